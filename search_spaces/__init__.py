@@ -1,0 +1,1 @@
+"""NCCL knowledge as data: the catalogue of knobs and one file per kind of cluster."""

@@ -1,0 +1,1 @@
+"""What is this machine? Facts, links, NCCL library, inherited settings."""

@@ -1,0 +1,445 @@
+"""The values that cross a process or a file boundary.
+
+Everything here is frozen. What is written to a file carries ``schema_version``, so that a file from
+another release gives one clear message. The workload harness reads and writes the same as plain JSON,
+without importing this module; a contract test sends every field through it.
+"""
+
+from __future__ import annotations
+
+import re
+import statistics
+from typing import Annotated, Any, Literal, TypeAlias
+
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, field_validator
+
+SCHEMA_VERSION = 1
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
+
+Blame: TypeAlias = Literal["candidate", "environment", "infrastructure", "launcher", "workload", "unknown"]
+Purpose: TypeAlias = Literal["noise-floor", "search", "repeat", "drift", "confirm", "evidence", "validate"]
+Backend: TypeAlias = Literal["nccl", "gloo"]
+
+
+class Record(BaseModel):
+    """Base of all values that cross a boundary: frozen, and strict about unknown fields."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Candidate(Record):
+    """A full assignment of the searched knobs; what is not named is left as it is.
+
+    Attributes:
+        settings: Name to value, both exactly as they stand in the environment, sorted by name.
+    """
+
+    settings: dict[str, str] = {}
+
+    @field_validator("settings")
+    @classmethod
+    def _check(cls, settings: dict[str, str]) -> dict[str, str]:
+        for name, value in settings.items():
+            if not _NAME.match(name):
+                raise ValueError(f"{name!r} is no name of an environment variable")
+            if any(ord(character) < 32 or ord(character) == 127 for character in value):
+                raise ValueError(f"the value of {name} holds a control character")
+        return dict(sorted(settings.items()))
+
+    @property
+    def key(self) -> str:
+        """A stable text that is equal for equal candidates; ``default`` for the empty one."""
+        return " ".join(f"{name}={value}" for name, value in self.settings.items()) or "default"
+
+    @property
+    def is_default(self) -> bool:
+        """Whether nothing is set."""
+        return not self.settings
+
+    def __hash__(self) -> int:
+        return hash(self.key)
+
+    def __str__(self) -> str:
+        return self.key
+
+
+DEFAULT = Candidate()
+
+
+class Dimension(Record):
+    """One knob of a space.
+
+    Attributes:
+        name: The environment variable.
+        values: What may be tried; ``None`` leaves the variable unset.
+    """
+
+    name: str
+    values: tuple[str | None, ...]
+
+
+class Space(Record):
+    """What may be tried: the product of the dimensions, less what legality refuses.
+
+    Attributes:
+        name: Name of the space file.
+        dimensions: The knobs that are searched.
+        removed: Knob (or ``KNOB=value``) to the reason why it is not searched here.
+        start: Candidates worth trying first.
+        backend: The process-group backend that the space is for.
+    """
+
+    name: str
+    dimensions: tuple[Dimension, ...]
+    removed: dict[str, str] = {}
+    start: tuple[Candidate, ...] = ()
+    backend: Backend = "nccl"
+
+
+class Limits(Record):
+    """How long a launch may take, in seconds.
+
+    Attributes:
+        startup_s: From the start until all ranks are in the process group.
+        no_progress_s: Longest silence of the heartbeat after that.
+        total_s: Everything.
+        grace_s: Between the polite and the hard kill; longer than ``shutdown_s``.
+        shutdown_s: What torchrun's agent waits for its workers (``TORCH_ELASTIC_SHUTDOWN_TIMEOUT``).
+    """
+
+    startup_s: float = 120.0
+    no_progress_s: float = 60.0
+    total_s: float = 600.0
+    grace_s: float = 5.0
+    shutdown_s: int = 3
+
+
+class Steps(Record):
+    """How a launch is measured.
+
+    Attributes:
+        warmup_min: Fewest untimed steps.
+        warmup_max: Most untimed steps; a launch that is not flat by then carries a warning.
+        timed_min: Fewest timed steps.
+        timed_max: Most timed steps.
+        block: Steps between two decisions of rank 0.
+        relative_error: Stop once the standard error of the step time is below this share of it.
+        timed_s: Stop timing after this many seconds, once ``timed_min`` is reached.
+        profiled: Steps of the separate profiled window; 0 leaves it out.
+    """
+
+    warmup_min: int = 5
+    warmup_max: int = 60
+    timed_min: int = 10
+    timed_max: int = 200
+    block: int = 10
+    relative_error: float = 0.002
+    timed_s: float = 30.0
+    profiled: int = 0
+
+
+class Placement(Record):
+    """Where the ranks run.
+
+    Attributes:
+        nnodes: Nodes, one torchrun agent each.
+        nproc_per_node: Ranks a node.
+        emulated_nodes: NCCL nodes emulated on one machine; 0 for none.
+        launch_prefix: Words before torchrun's own, for instance ``srun -N2 --ntasks-per-node=1``.
+        rendezvous_host: Where the agents meet; a free port of this machine is taken for each launch.
+    """
+
+    nnodes: int = 1
+    nproc_per_node: int = 2
+    emulated_nodes: int = 0
+    launch_prefix: tuple[str, ...] = ()
+    rendezvous_host: str = "127.0.0.1"
+
+    @property
+    def world_size(self) -> int:
+        """Ranks in all."""
+        return self.nnodes * self.nproc_per_node
+
+    @property
+    def nccl_nodes(self) -> int:
+        """Nodes as NCCL counts them: real ones, or the emulated ones."""
+        return self.emulated_nodes or self.nnodes
+
+
+class Request(Record):
+    """What one launch is to do; written by the runner, read by every rank's harness.
+
+    Attributes:
+        launch_id: Unique within the study; names the folder of the launch.
+        token: Random; stands in the environment of every process of the launch and in its result.
+        workload: Module name below ``nccltune.workloads``.
+        options: The workload's own options (sizes, dtype, batch size …).
+        candidate: The settings under test.
+        environment: Every ``NCCL_*`` variable and every searched name that a rank must see, exactly.
+        per_rank_env: Global rank (as text) to variables that only this rank gets, on top.
+        checks: Whether known-answer collectives are run.
+        seed: Of the model, the data and the sampler.
+    """
+
+    schema_version: Literal[1] = 1
+    study: str
+    launch_id: str
+    token: str
+    workload: str
+    options: dict[str, JsonValue] = {}
+    backend: Backend
+    candidate: Candidate = DEFAULT
+    environment: dict[str, str] = {}
+    per_rank_env: dict[str, dict[str, str]] = {}
+    placement: Placement = Placement()
+    steps: Steps = Steps()
+    limits: Limits = Limits()
+    checks: bool = True
+    seed: int = 0
+
+
+class RankReport(Record):
+    """What one rank says of itself.
+
+    Attributes:
+        echo: The ``NCCL_*`` variables and searched names that the rank saw before torch was imported.
+        nccl_library: Path of the library that is mapped into the process.
+        median_step_us: Of this rank alone, before the maximum over ranks is taken.
+    """
+
+    rank: int
+    local_rank: int
+    host: str
+    pid: int
+    device: str
+    torch_version: str
+    nccl_version: str | None = None
+    nccl_library: str | None = None
+    echo: dict[str, str] = {}
+    peak_memory_bytes: int | None = None
+    median_step_us: float | None = None
+
+
+class Communication(Record):
+    """Where the time of a step goes, from the profiled window; microseconds a step, the mean over ranks.
+
+    Attributes:
+        source: What the communication was recognised by: kernels of NCCL, or gloo's own events.
+        steps: Profiled steps that were usable.
+        step_us: Length of a step under the profiler.
+        busy_us: Union of the intervals in which communication ran.
+        exposed_us: The part of it during which no computation ran.
+        overlapped_us: The rest of it.
+        compute_us: Union of the intervals in which computation ran.
+        idle_us: Neither.
+        share: ``busy_us / step_us``.
+        exposed_share: ``exposed_us / step_us``.
+        transfer_us: Sum over collectives of the shortest time over the ranks; ``None`` where not matched.
+        waiting_us: ``busy_us`` less transfer: ranks that wait for a late one.
+        inflation: Step time under the profiler over step time without it.
+    """
+
+    source: Literal["cuda", "gloo"]
+    steps: int
+    step_us: float
+    busy_us: float
+    exposed_us: float
+    overlapped_us: float
+    compute_us: float
+    idle_us: float
+    share: float
+    exposed_share: float
+    transfer_us: float | None = None
+    waiting_us: float | None = None
+    inflation: float | None = None
+
+
+class Checks(Record):
+    """Outcome of the known-answer collectives.
+
+    Attributes:
+        cases: How many collectives were compared; 0 means that none was.
+        failures: One line for each wrong one.
+    """
+
+    cases: int = 0
+    failures: tuple[str, ...] = ()
+
+
+class Evidence(Record):
+    """What NCCL itself said it did; ``None`` and empty mean that its log does not say.
+
+    Attributes:
+        echoed: Name to the value that NCCL printed when it read the variable.
+        refused: Name to the reason: NCCL changed or refused the value, so the candidate is invalid.
+        inert: Names that were set and that NCCL never consulted.
+        transports: Transport (``P2P/CUMEM``, ``NET/Socket`` …) to the number of channel connections.
+        sockets: ``(threads, sockets per thread)`` of NET/Socket.
+        choices: ``"<collective> <bytes>"`` to ``"<algorithm> <protocol> <channels>"``.
+    """
+
+    nccl_version: str | None = None
+    nranks: int | None = None
+    nnodes: int | None = None
+    network: str | None = None
+    transports: dict[str, int] = {}
+    channels: int | None = None
+    sockets: tuple[int, int] | None = None
+    echoed: dict[str, str] = {}
+    refused: dict[str, str] = {}
+    inert: tuple[str, ...] = ()
+    choices: dict[str, str] = {}
+
+
+class Measurement(Record):
+    """A launch that came to its end with right sums.
+
+    Attributes:
+        step_times_us: Every timed step, in order, each the maximum over the ranks.
+        clock: What timed them.
+        warmup_steps: Untimed steps before.
+        flat: Whether the step time was flat when timing began.
+        size_times_us: For collectives: message bytes to the median time of one call.
+        metrics: Further numbers of the workload, the unit in the name (``bus_bandwidth_gbytes_per_s``).
+        parts_s: Cost of the launch by part (start, import, group, warmup, timed, profiled, check, end).
+        warnings: What a reader of the number should know, in plain words.
+    """
+
+    outcome: Literal["measurement"] = "measurement"
+    step_times_us: Annotated[tuple[float, ...], Field(min_length=1)]
+    clock: Literal["cuda-events", "host"]
+    warmup_steps: int
+    flat: bool = True
+    size_times_us: dict[str, float] = {}
+    metrics: dict[str, float] = {}
+    communication: Communication | None = None
+    checks: Checks = Checks()
+    ranks: tuple[RankReport, ...] = ()
+    parts_s: dict[str, float] = {}
+    warnings: tuple[str, ...] = ()
+    evidence: Evidence | None = None
+
+    @property
+    def median_us(self) -> float:
+        """Median step time in microseconds: the number that a launch stands for."""
+        return statistics.median(self.step_times_us)
+
+
+class Failure(Record):
+    """A launch that gave no number.
+
+    Attributes:
+        name: The class of the failure, a name of ``trial/failures.yaml``.
+        blame: Whose fault it is.
+        message: What happened, one line.
+        advice: What to do, one line.
+        retry: Whether the same settings are worth another try.
+        stop: Whether the study must stop, since every candidate would fail.
+        pattern: For a hang, ``same_seq``, ``different_seq`` or ``silent_after_init``.
+        details: Facts read from result, error file and log (collective, port, signal …).
+        log_tail: The last lines of the launch's log.
+    """
+
+    outcome: Literal["failure"] = "failure"
+    name: str
+    blame: Blame
+    message: str
+    advice: str = ""
+    retry: bool = False
+    stop: bool = False
+    pattern: str | None = None
+    details: dict[str, JsonValue] = {}
+    log_tail: str = ""
+    evidence: Evidence | None = None
+
+
+Outcome: TypeAlias = Annotated[Measurement | Failure, Field(discriminator="outcome")]
+
+
+class ResultFile(Record):
+    """The file that rank 0 leaves by rename when it is done, well or badly.
+
+    Attributes:
+        token: The request's, so that a stale file is not taken for this launch's.
+        measurement: Set when ``status`` is ``ok``.
+        failure: Class name, set when ``status`` is ``failed``.
+        detail: One line about the failure.
+    """
+
+    schema_version: Literal[1] = 1
+    token: str
+    status: Literal["ok", "failed"]
+    measurement: Measurement | None = None
+    failure: str | None = None
+    detail: str = ""
+
+
+class Launch(Record):
+    """One launch as the ledger keeps it.
+
+    Attributes:
+        purpose: Why it was made.
+        trial: Number of the Optuna trial it belongs to, if any.
+        round: Number of the confirming round, if any.
+        attempt: 1 for the first try of this measurement, 2 after an infrastructure fault, …
+        started_at: UTC, ISO 8601.
+        wall_s: From the call of the runner to its return.
+        folder: Of the launch, relative to the study folder.
+    """
+
+    launch_id: str
+    purpose: Purpose
+    candidate: Candidate
+    trial: int | None = None
+    round: int | None = None
+    attempt: int = 1
+    started_at: str
+    wall_s: float
+    folder: str = ""
+    outcome: Outcome
+
+
+class Pair(Record):
+    """One mirrored round: the default and the finalist, in fresh launches next to each other.
+
+    Attributes:
+        gain: ``default_us / candidate_us - 1``; positive when the candidate is faster.
+    """
+
+    default_us: float
+    candidate_us: float
+    gain: float
+
+
+class Verdict(Record):
+    """What the study comes to.
+
+    Attributes:
+        word: ``ship``, ``keep-default``, ``no-verdict``, or ``unconfirmed`` while no interval backs it.
+        sentence: The verdict in one sentence for a person.
+        candidate: The settings it is about; the default for ``keep-default``.
+        pairs: The rounds behind it.
+        gain: Median gain of the rounds; ``None`` where none was measured.
+    """
+
+    word: Literal["ship", "keep-default", "no-verdict", "unconfirmed"]
+    sentence: str
+    candidate: Candidate = DEFAULT
+    pairs: tuple[Pair, ...] = ()
+    gain: float | None = None
+    min_gain: float = 0.01
+
+
+def first_problem(error: Any) -> str:
+    """Turn a pydantic ``ValidationError`` into one line with the path of the first bad field.
+
+    Args:
+        error: The ``pydantic.ValidationError``.
+
+    Returns:
+        For instance ``limits.total_s: Input should be a valid number``.
+    """
+    problem = error.errors(include_url=False)[0]
+    path = ".".join(str(part) for part in problem["loc"]) or "the whole"
+    return f"{path}: {problem['msg']}"

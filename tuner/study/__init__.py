@@ -1,0 +1,1 @@
+"""Run many candidates and keep the truth: search, ledger, tracking, statistics."""

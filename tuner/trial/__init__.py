@@ -1,0 +1,1 @@
+"""Run one candidate: environment, launch, process, evidence, diagnosis."""

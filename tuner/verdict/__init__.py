@@ -1,0 +1,1 @@
+"""Decide, write down, guard."""

@@ -1,0 +1,1 @@
+"""What torchrun starts. Standard library and torch only."""
