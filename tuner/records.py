@@ -88,6 +88,7 @@ class Space(Record):
         removed: Knob (or ``KNOB=value``) to the reason why it is not searched here.
         start: Candidates worth trying first.
         backend: The process-group backend that the space is for.
+        conditions: Rules between knobs that the space file adds, as plain data; read by ``space/conditions.py``.
     """
 
     name: str
@@ -95,6 +96,7 @@ class Space(Record):
     removed: dict[str, str] = {}
     start: tuple[Candidate, ...] = ()
     backend: Backend = "nccl"
+    conditions: tuple[dict[str, JsonValue], ...] = ()
 
 
 class Limits(Record):
@@ -277,6 +279,7 @@ class Evidence(Record):
         transports: Transport (``P2P/CUMEM``, ``NET/Socket`` …) to the number of channel connections.
         sockets: ``(threads, sockets per thread)`` of NET/Socket.
         choices: ``"<collective> <bytes>"`` to ``"<algorithm> <protocol> <channels>"``.
+        ll128: Whether NCCL's own table gives LL128 a bandwidth (its safety check passed); ``None`` without a table.
     """
 
     nccl_version: str | None = None
@@ -290,6 +293,7 @@ class Evidence(Record):
     refused: dict[str, str] = {}
     inert: tuple[str, ...] = ()
     choices: dict[str, str] = {}
+    ll128: bool | None = None
 
 
 class Measurement(Record):
