@@ -1,0 +1,111 @@
+"""Where the ranks run: from the user's words and the machine to a ``records.Placement``."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import socket
+from collections.abc import Mapping
+
+from ..errors import MachineError, UsageError
+from ..records import Backend, Placement
+
+_FIRST_HOST = re.compile(r"(?P<stem>[^,\[]+)(?:\[(?P<ranges>[^\]]+)\](?P<tail>[^,\[]*))?")
+
+
+def place(
+    *,
+    backend: Backend,
+    gpus: int,
+    nproc: int | None = None,
+    nnodes: int | None = None,
+    emulate_nodes: int = 0,
+    launch_prefix: str = "",
+    rendezvous_host: str | None = None,
+    environ: Mapping[str, str] | None = None,
+) -> Placement:
+    """Work out the placement and refuse what cannot run.
+
+    Args:
+        backend: Of the process group; on ``nccl`` every rank needs a GPU of its own.
+        gpus: Visible GPUs of this machine.
+        nproc: Ranks a node, or ``None`` for all GPUs (two ranks on gloo).
+        nnodes: Nodes of the launch prefix, or ``None`` to read them from srun's own words.
+        emulate_nodes: NCCL nodes to emulate on this machine; 0 for none.
+        launch_prefix: Words before torchrun's, as one text.
+        rendezvous_host: Where the agents meet, or ``None`` to take the first host of the allocation.
+        environ: The caller's environment, read for Slurm's list of hosts.
+
+    Raises:
+        UsageError: If the words do not fit each other.
+        MachineError: If this machine cannot hold such a world.
+    """
+    prefix = _words(launch_prefix)
+    nodes = nnodes or _nodes_of(prefix) or 1
+    if nodes > 1 and not prefix:
+        raise UsageError(
+            f"--nnodes {nodes} needs something that starts an agent on each node",
+            'add for instance --launch-prefix "srun -N2 --ntasks-per-node=1"',
+        )
+    if prefix and nnodes is None and _nodes_of(prefix) is None:
+        raise UsageError(f"'{launch_prefix}' does not say how many nodes it reaches", "add --nnodes N")
+    if emulate_nodes and nodes > 1:
+        raise UsageError("--emulate-nodes is for one machine", "leave out --emulate-nodes or --launch-prefix")
+    ranks = _ranks(backend, gpus, nproc, nodes)
+    if emulate_nodes and (emulate_nodes < 2 or ranks % emulate_nodes):
+        raise UsageError(
+            f"{ranks} ranks cannot be split evenly over {emulate_nodes} emulated nodes",
+            f"give --emulate-nodes a number from 2 to {ranks} that divides {ranks}",
+        )
+    host = "127.0.0.1" if not prefix else rendezvous_host or _first_host(environ or {}) or socket.gethostname()
+    return Placement(
+        nnodes=nodes,
+        nproc_per_node=ranks,
+        emulated_nodes=emulate_nodes,
+        launch_prefix=prefix,
+        rendezvous_host=host,
+    )
+
+
+def _ranks(backend: Backend, gpus: int, nproc: int | None, nodes: int) -> int:
+    if nproc is not None and nproc < 1:
+        raise UsageError(f"--nproc {nproc} starts no rank", "give at least 1, or leave it out")
+    if backend == "nccl" and nproc is not None and nproc > gpus:
+        raise UsageError(
+            f"--nproc {nproc} asks for more ranks than the {gpus} visible GPUs, and NCCL wants a GPU for each",
+            f"give --nproc {gpus} or fewer, or look at CUDA_VISIBLE_DEVICES",
+        )
+    ranks = nproc or (gpus if backend == "nccl" else 2)
+    if ranks * nodes < 2:
+        raise (UsageError if nproc else MachineError)(
+            "one rank alone has nobody to talk to, so there is nothing to tune",
+            "run on a machine with two GPUs or more, or set CUDA_VISIBLE_DEVICES= to try everything on the CPU",
+        )
+    return ranks
+
+
+def _words(text: str) -> tuple[str, ...]:
+    try:
+        return tuple(shlex.split(text))
+    except ValueError as error:
+        raise UsageError(f"--launch-prefix cannot be split into words: {error}", "close the quotes") from None
+
+
+def _nodes_of(prefix: tuple[str, ...]) -> int | None:
+    """Read srun's ``-N2``, ``-N 2``, ``--nodes=2`` or ``--nodes 2``; a range such as ``1-2`` says nothing."""
+    for index, word in enumerate(prefix):
+        match = re.match(r"(?:-N|--nodes=?)(\d+)?\Z", word)
+        number = (match[1] or "".join(prefix[index + 1 : index + 2])) if match else ""
+        if number.isdecimal() and int(number) > 0:
+            return int(number)
+    return None
+
+
+def _first_host(environ: Mapping[str, str]) -> str | None:
+    """First host of Slurm's compressed list: ``gpu[03-07,9],login`` gives ``gpu03``."""
+    hosts = environ.get("SLURM_STEP_NODELIST") or environ.get("SLURM_JOB_NODELIST") or ""
+    match = _FIRST_HOST.match(hosts)
+    if not match:
+        return None
+    first = re.split(r"[,-]", match["ranges"])[0] if match["ranges"] else ""
+    return f"{match['stem']}{first}{match['tail'] or ''}"
