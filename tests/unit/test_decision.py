@@ -63,9 +63,16 @@ def test_a_round_needs_both_sides_and_only_confirming_launches_count():
     assert found == ()
 
 
-def test_a_round_measured_again_counts_once_with_its_last_value():
-    found = decision.pairs([*rounds((110, 100)), launch(FAST, 50, 1)], FAST)
-    assert [pair.candidate_us for pair in found] == [50]
+def test_a_round_that_was_cut_off_is_paired_with_its_fresh_neighbour():
+    found = decision.pairs([launch(DEFAULT, 999, 1), launch(DEFAULT, 110, 1), launch(FAST, 100, 1)], FAST)
+    assert [pair.default_us for pair in found] == [110]
+
+
+def test_a_default_of_another_finalists_round_is_no_neighbour():
+    other = Candidate(settings={"B": "1"})
+    found = decision.pairs([launch(DEFAULT, 110, 1), launch(other, 100, 1), launch(FAST, 100, 1)], FAST)
+    assert found == ()
+    assert decision.measured_rounds([launch(DEFAULT, 110, 1), launch(FAST, 100, 1)], FAST) == {1}
 
 
 def test_hopeless_stops_before_all_rounds_are_paid_for():

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
+from itertools import pairwise
 
 from ..quantities import format_share
-from ..records import DEFAULT, Candidate, Launch, Measurement, Pair, Verdict
+from ..records import DEFAULT, Candidate, Failure, Launch, Measurement, Pair, Verdict
 
 ROUNDS = 3
 
@@ -30,18 +31,31 @@ def pairs(launches: Sequence[Launch], candidate: Candidate) -> tuple[Pair, ...]:
         One pair for each round in which both were measured, in the order of the rounds. Where a round was measured
         twice (a resumed study), the last measurement counts.
     """
-    medians: dict[tuple[int, str], float] = {}
-    for launch in launches:
-        if launch.purpose == "confirm" and launch.round is not None and isinstance(launch.outcome, Measurement):
-            medians[launch.round, launch.candidate.key] = launch.outcome.median_us
-    rounds = sorted(number for number, key in medians if key == candidate.key)
-    found = []
-    for number in rounds:
-        default_us = medians.get((number, DEFAULT.key))
-        if default_us is not None:
-            candidate_us = medians[number, candidate.key]
-            found.append(Pair(default_us=default_us, candidate_us=candidate_us, gain=default_us / candidate_us - 1))
-    return tuple(found)
+    return tuple(_by_round(launches, candidate).values())
+
+
+def measured_rounds(launches: Sequence[Launch], candidate: Candidate) -> frozenset[int]:
+    """Say in which rounds both the default and the candidate were measured."""
+    return frozenset(_by_round(launches, candidate))
+
+
+def _by_round(launches: Sequence[Launch], candidate: Candidate) -> dict[int, Pair]:
+    """Pair neighbours only: a default of another finalist's round, or of a run cut off in between, is no neighbour."""
+    confirming = [
+        launch
+        for launch in launches
+        if launch.purpose == "confirm" and launch.round is not None and isinstance(launch.outcome, Measurement)
+    ]
+    found: dict[int, Pair] = {}
+    for first, second in pairwise(confirming):
+        sides = {launch.candidate.key: launch.outcome for launch in (first, second)}
+        default, other = sides.get(DEFAULT.key), sides.get(candidate.key)
+        if first.round != second.round or not isinstance(default, Measurement) or not isinstance(other, Measurement):
+            continue
+        default_us, candidate_us = default.median_us, other.median_us
+        assert first.round is not None
+        found[first.round] = Pair(default_us=default_us, candidate_us=candidate_us, gain=default_us / candidate_us - 1)
+    return dict(sorted(found.items()))
 
 
 def hopeless(found: Sequence[Pair], min_gain: float) -> bool:
@@ -98,3 +112,16 @@ def nothing_found(best_gain: float | None, min_gain: float) -> Verdict:
             f"and more than {format_share(min_gain)} is asked for"
         )
     return Verdict(word="keep-default", sentence=sentence, gain=best_gain, min_gain=min_gain)
+
+
+def failed(candidate: Candidate, launch: Launch, min_gain: float) -> Verdict:
+    """The verdict when the finalist did not run in a fresh launch, through no fault of its own.
+
+    Args:
+        candidate: The finalist.
+        launch: The one that failed.
+        min_gain: Smallest gain that is worth a change.
+    """
+    why = launch.outcome.message if isinstance(launch.outcome, Failure) else "it was not measured"
+    sentence = f"No verdict: a fresh launch of the best candidate ({candidate}) failed: {why}"
+    return Verdict(word="no-verdict", sentence=sentence, candidate=candidate, min_gain=min_gain)

@@ -1,0 +1,237 @@
+"""The command line: arguments → calls, errors → exit status. The only place that configures logging or prints."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Annotated, NoReturn
+
+from cyclopts import App, CycloptsError, Group, Parameter
+from cyclopts.exceptions import UnknownOptionError, UnusedCliTokensError
+
+from . import __version__
+from .errors import Interrupted, NccltuneError, UsageError, nearest
+from .quantities import parse_seconds, parse_share
+
+_Flag = Annotated[bool, Parameter(negative="", show_default=False)]
+_COMMANDS = ("explain",)
+_STRICT = {"ship": 0, "unconfirmed": 0, "keep-default": 3, "no-verdict": 4}
+
+app = App(
+    name="nccltune",
+    version=f"nccltune {__version__}",
+    help="Tune NCCL settings for this cluster and this training job, and end in a verdict that can be acted on.",
+    help_epilogue="Example: nccltune --workload resnet --trials 50",
+    result_action="return_value",
+    exit_on_error=False,
+    print_error=False,
+)
+
+_SEARCH, _PLACE, _FILES = (
+    Group("What is tuned", sort_key=1),
+    Group("Where it runs", sort_key=2),
+    Group("Files", sort_key=3),
+)
+
+
+@app.default
+def tune(
+    *,
+    workload: Annotated[str | None, Parameter(group=_SEARCH)] = None,
+    trials: Annotated[int | None, Parameter(group=_SEARCH)] = None,
+    budget: Annotated[str | None, Parameter(group=_SEARCH)] = None,
+    space: Annotated[str, Parameter(group=_SEARCH)] = "auto",
+    sizes: Annotated[str | None, Parameter(group=_SEARCH)] = None,
+    dtype: Annotated[str | None, Parameter(group=_SEARCH)] = None,
+    batch_size: Annotated[str | None, Parameter(group=_SEARCH)] = None,
+    min_gain: Annotated[str, Parameter(group=_SEARCH)] = "1%",
+    rounds: Annotated[int, Parameter(group=_SEARCH)] = 3,
+    seed: Annotated[int, Parameter(group=_SEARCH)] = 0,
+    allow: Annotated[str | None, Parameter(group=_SEARCH)] = None,
+    nproc: Annotated[int | None, Parameter(group=_PLACE)] = None,
+    nnodes: Annotated[int | None, Parameter(group=_PLACE)] = None,
+    emulate_nodes: Annotated[int, Parameter(group=_PLACE)] = 0,
+    launch_prefix: Annotated[str, Parameter(group=_PLACE)] = "",
+    rendezvous: Annotated[str | None, Parameter(group=_PLACE)] = None,
+    out: Annotated[Path, Parameter(group=_FILES)] = Path(),
+    study: Annotated[str | None, Parameter(group=_FILES)] = None,
+    cluster: Annotated[str | None, Parameter(group=_FILES)] = None,
+    storage: Annotated[str | None, Parameter(group=_FILES)] = None,
+    mlflow_uri: Annotated[str | None, Parameter(group=_FILES)] = None,
+    no_mlflow: Annotated[bool, Parameter(group=_FILES, negative="", show_default=False)] = False,
+    dry_run: _Flag = False,
+    strict: _Flag = False,
+    json: _Flag = False,
+    verbose: _Flag = False,
+) -> int:
+    """Search the settings, hold the best against the default, and write the profile.
+
+    Without a workload: say what was found and what would be run, and take no GPU.
+
+    Args:
+        workload: What is timed: allreduce or resnet.
+        trials: Candidates to measure. Default: 50 on GPUs, 8 on a CPU machine.
+        budget: Wall time of all launches, for instance 30m.
+        space: What may be tried: auto, the name of a space, or the path of a space file.
+        sizes: Message sizes of a collective: 32M, or a mix with calls a step, 1M:20,32M:4.
+        dtype: Data type of a collective: bf16, fp16, fp32.
+        batch_size: Samples of one rank in one step of a model.
+        min_gain: Smallest gain that is worth a change.
+        rounds: Fresh mirrored rounds of the best candidate against the default.
+        seed: Of the model, the data and the search.
+        allow: Documentation classes that may be searched: system, debugging, undocumented, with commas.
+        nproc: Ranks a node. Default: one for each visible GPU; 2 on a CPU machine.
+        nnodes: Nodes that the launch prefix reaches, where it is not srun's own -N.
+        emulate_nodes: Let NCCL see this many nodes on one machine, over loopback sockets.
+        launch_prefix: Words before torchrun's, for instance "srun -N2 --ntasks-per-node=1".
+        rendezvous: Host where the agents meet. Default: the first host of the allocation.
+        out: Folder that holds runs/ and profiles/.
+        study: Name of the study. Default: made from workload, space and machine.
+        cluster: Name of the profile. Default: made from the hardware.
+        storage: Optuna storage URL. Default: optuna.db in the study's folder.
+        mlflow_uri: MLflow tracking URI. Default: MLFLOW_TRACKING_URI, or mlflow.db in the study's folder.
+        no_mlflow: Leave MLflow out.
+        dry_run: Say what would be launched, and launch nothing.
+        strict: Exit status 3 for keep-default and 4 for no-verdict.
+        json: Print the conclusion as JSON.
+        verbose: Say more on the standard error stream.
+    """
+    _configure_logging(verbose)
+    # Here and not above: --help must not pay for what only a run needs.
+    from . import plan as plans
+    from . import terminal
+
+    options = plans.Options(
+        workload=workload or "resnet",
+        given={"sizes": sizes, "dtype": dtype, "batch_size": batch_size},
+        space=space,
+        trials=trials,
+        budget_s=parse_seconds(budget) if budget is not None else None,
+        nproc=nproc,
+        nnodes=nnodes,
+        emulate_nodes=emulate_nodes,
+        launch_prefix=launch_prefix,
+        rendezvous_host=rendezvous,
+        cluster=cluster,
+        study=study,
+        out=out,
+        min_gain=parse_share(min_gain),
+        rounds=rounds,
+        seed=seed,
+        allow=tuple(allow.split(",")) if allow else (),
+        storage=storage,
+        mlflow_uri=mlflow_uri,
+        mlflow=not no_mlflow,
+    )
+    plan = plans.prepare(options, dict(os.environ))
+    screen = terminal.Screen(plan)
+    screen.machine()
+    if dry_run or workload is None:
+        screen.dry_run(with_launch=dry_run)
+        return 0
+    from . import tune as job
+
+    with _signals() as stop:
+        try:
+            with screen:
+                conclusion = job.run(plan, screen, stop.is_set)
+        except Interrupted as error:
+            raise Interrupted(error.what, f"to go on, run: {plan.command()}") from error
+    if json:
+        sys.stdout.write(conclusion.as_json() + "\n")
+    else:
+        screen.conclusion(conclusion)
+    return _STRICT[conclusion.verdict.word] if strict else 0
+
+
+def main() -> NoReturn:
+    """Entry point of the console script."""
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(argv: Sequence[str]) -> int:
+    """Run one command line.
+
+    Args:
+        argv: The words after the program's name.
+
+    Returns:
+        The exit status: 0 done, 1 failed, 2 usage, 130 interrupted; with ``--strict`` 3 and 4 for the verdict.
+    """
+    words = list(argv)
+    try:
+        if "--" in words:
+            raise UsageError("no workload takes arguments of its own after '--'", "leave out '--' and what follows it")
+        return int(app(words) or 0)
+    except CycloptsError as error:
+        return _fail(_usage(error))
+    except NccltuneError as error:
+        return _fail(error)
+    except KeyboardInterrupt:
+        return _fail(Interrupted("stopped at once, at the second signal", "run the same command again to go on"))
+    except BrokenPipeError:
+        # The reader of our output went away (nccltune … | head): nobody is left to tell.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except Exception as error:
+        logging.getLogger(__name__).debug("internal error", exc_info=True)
+        what = f"internal error: {type(error).__name__}: {error}"
+        return _fail(
+            NccltuneError(what, "what was measured is kept; run again with --verbose and report what it prints")
+        )
+
+
+def _fail(error: NccltuneError) -> int:
+    sys.stderr.write(f"nccltune: {error}\n")
+    return error.exit_status
+
+
+def _usage(error: CycloptsError) -> UsageError:
+    """Turn a parser's error into ours, with the nearest command or option."""
+    if isinstance(error, UnusedCliTokensError):
+        word = (error.unused_tokens or [""])[0]
+        return UsageError(f"there is no command '{word}'", f"{nearest(word, _COMMANDS)}; see nccltune --help")
+    if isinstance(error, UnknownOptionError) and error.token is not None:
+        word = error.token.keyword or error.token.value
+        return UsageError(f"there is no option '{word}'", f"{nearest(word, _options())}; see nccltune --help")
+    return UsageError(" ".join(str(error).split()), "see nccltune --help")
+
+
+def _options() -> list[str]:
+    return [name for argument in app.assemble_argument_collection() for name in argument.names]
+
+
+def _configure_logging(verbose: bool) -> None:
+    logging.basicConfig(
+        stream=sys.stderr,
+        level=logging.DEBUG if verbose else logging.WARNING,
+        format="nccltune: %(message)s" if not verbose else "%(asctime)s %(name)s: %(message)s",
+    )
+
+
+@contextmanager
+def _signals() -> Iterator[threading.Event]:
+    """Turn the first SIGINT, SIGTERM or SIGHUP into a flag that is looked at between and within launches.
+
+    A flag, not an exception: an exception in the middle of a ledger line would tear it. A second SIGINT stops at once.
+    """
+    stop = threading.Event()
+
+    def handle(number: int, _frame: FrameType | None) -> None:
+        if stop.is_set() and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        stop.set()
+
+    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

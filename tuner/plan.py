@@ -1,0 +1,317 @@
+"""From the user's words and the machine to the plan of a study. Nothing is launched and nothing is written here."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shlex
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from .errors import MachineError, UsageError
+from .machine import facts as machine
+from .records import DEFAULT, Backend, Candidate, Evidence, Limits, Placement, Purpose, Request, Space, Steps
+from .space import catalogue as catalogues
+from .space import enumeration, legality, narrowing, space_file
+from .space.conditions import conditions_of
+from .trial import environment, launch
+from .trial import workload as workloads
+from .trial.paths import launch_paths
+from .trial.placement import place
+
+PROFILED_STEPS = 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """What the user asked for, checked as far as words go.
+
+    Attributes:
+        trials: Candidates to measure, or ``None`` for what suits the machine.
+        budget_s: Wall time of all launches of the study, or ``None``.
+        out: Holds ``runs/`` and ``profiles/``.
+        rounds: Fresh mirrored rounds of the best candidate against the default.
+        allow: Documentation classes that may be searched; empty for all.
+    """
+
+    workload: str
+    given: Mapping[str, str | None] = field(default_factory=dict)
+    space: str = "auto"
+    trials: int | None = None
+    budget_s: float | None = None
+    nproc: int | None = None
+    nnodes: int | None = None
+    emulate_nodes: int = 0
+    launch_prefix: str = ""
+    rendezvous_host: str | None = None
+    cluster: str | None = None
+    study: str | None = None
+    out: Path = Path()
+    min_gain: float = 0.01
+    rounds: int = 3
+    seed: int = 0
+    allow: tuple[str, ...] = ()
+    storage: str | None = None
+    mlflow_uri: str | None = None
+    mlflow: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class Preview:
+    """One launch as it would be made.
+
+    Attributes:
+        argv: The argument list.
+        env_text: The env file of the launch.
+        per_rank_env: Rank (as text) to what only this rank gets.
+    """
+
+    candidate: Candidate
+    argv: tuple[str, ...]
+    env_text: str
+    per_rank_env: Mapping[str, Mapping[str, str]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """Everything that is settled before the first launch.
+
+    Attributes:
+        declared: The space as its file has it.
+        space: The same, narrowed by the facts of this machine.
+        environ: The caller's environment; kept out of every file but for ``NCCL_*`` and listed names.
+    """
+
+    options: Options
+    facts: machine.Facts
+    catalogue: catalogues.Catalogue
+    workload: workloads.Workload
+    workload_options: Mapping[str, Any]
+    placement: Placement
+    declared: Space
+    space: Space
+    trials: int
+    environ: Mapping[str, str] = field(repr=False)
+
+    @property
+    def backend(self) -> Backend:
+        """Of the process group."""
+        return self.facts.backend
+
+    @property
+    def steps(self) -> Steps:
+        """How a launch is measured."""
+        return self.workload.steps[self.backend]
+
+    @property
+    def limits(self) -> Limits:
+        """How long a launch may take."""
+        return Limits() if self.placement.nnodes == 1 else Limits(startup_s=240.0, total_s=900.0)
+
+    @cached_property
+    def identity(self) -> dict[str, Any]:
+        """What makes two studies the same; stored in the ledger and compared on resume."""
+        return {
+            "workload": {"name": self.workload.name, "options": dict(self.workload_options)},
+            "space": self.declared.model_dump(mode="json", include={"name", "dimensions", "backend", "conditions"}),
+            "allow": list(self.options.allow),
+            "machine": machine.fingerprint(self.facts),
+            "placement": self.placement.model_dump(mode="json", exclude={"rendezvous_host"}),
+            "inherited": dict(sorted(self.facts.inherited.settings.items())),
+            "steps": self.steps.model_dump(mode="json"),
+            "seed": self.options.seed,
+        }
+
+    @cached_property
+    def study(self) -> str:
+        """Name of the study: the user's, or one that differs whenever the plan does."""
+        if self.options.study:
+            return self.options.study
+        digest = hashlib.sha256(json.dumps(self.identity, sort_keys=True).encode()).hexdigest()
+        return f"{self.workload.name}-{self.declared.name}-{digest[:8]}"
+
+    @property
+    def folder(self) -> Path:
+        """Of the study."""
+        return self.options.out / "runs" / self.study
+
+    @property
+    def cluster(self) -> str:
+        """Name of the profile's folder: the user's, or one made from the hardware."""
+        return self.options.cluster or machine.cluster_name(self.facts, self.placement)
+
+    @property
+    def profile_folder(self) -> Path:
+        """Where the profile goes."""
+        return self.options.out / "profiles" / self.cluster
+
+    def circumstances(self, space: Space, evidence: Evidence | None = None) -> legality.Circumstances:
+        """What legality depends on here; ``evidence`` of the default says whether LL128 passed NCCL's own check."""
+        nccl = self.facts.nccl
+        return legality.Circumstances(
+            catalogue=self.catalogue,
+            nccl_version=nccl.version_tuple if nccl else None,
+            inherited=self.facts.inherited.settings,
+            backend=self.backend,
+            known_names=nccl.names if nccl else (),
+            conditions=conditions_of(space),
+            ll128=bool(evidence and evidence.ll128),
+            nccl_nodes=self.placement.nccl_nodes,
+        )
+
+    def count(self, space: Space) -> enumeration.Count:
+        """Count the distinct legal candidates of a space."""
+        about = self.circumstances(space)
+        groups = legality.coupled([dimension.name for dimension in space.dimensions], about)
+        return enumeration.distinct(
+            space, lambda candidate: legality.why_illegal(candidate.settings, about) is None, groups=groups
+        )
+
+    def example(self) -> Candidate:
+        """One candidate that could be launched: the first the space recommends, else the first that is legal."""
+        about = self.circumstances(self.space)
+
+        def is_legal(candidate: Candidate) -> bool:
+            return legality.why_illegal(candidate.settings, about) is None
+
+        others = enumeration.candidates(self.space, is_legal)
+        found = [*filter(is_legal, self.space.start), *islice((one for one in others if not one.is_default), 1)]
+        return found[0] if found else DEFAULT
+
+    def request(self, candidate: Candidate, launch_id: str, purpose: Purpose, token: str) -> Request:
+        """Write down one launch; the runner completes the environment.
+
+        Args:
+            candidate: The settings under test.
+            launch_id: Unique within the study.
+            purpose: Why it is made; only a launch of the search pays for the profiled window.
+            token: Random, to tell this launch's processes and files from others'.
+        """
+        profiled = PROFILED_STEPS if purpose in ("search", "noise-floor") else 0
+        return Request(
+            study=self.study,
+            launch_id=launch_id,
+            token=token,
+            workload=self.workload.name,
+            options=dict(self.workload_options),
+            backend=self.backend,
+            candidate=candidate,
+            environment=self.facts.inherited.settings if self.backend == "nccl" else {},
+            placement=self.placement,
+            steps=self.steps.model_copy(update={"profiled": profiled}),
+            limits=self.limits,
+            seed=self.options.seed,
+        )
+
+    def preview(self) -> Preview:
+        """What one launch would be, without starting it."""
+        candidate = self.example()
+        request = self.request(candidate, "0000-search", "search", token="0" * 16)
+        paths = launch_paths(self.folder, request.launch_id)
+        request = environment.complete(request, paths, self.environ)
+        return Preview(
+            candidate=candidate,
+            argv=launch.arguments(request, paths, port=launch.free_port(), python=sys.executable),
+            env_text=environment.render(environment.settings(request, paths, self.environ)),
+            per_rank_env=request.per_rank_env,
+        )
+
+    @property
+    def launch_seconds(self) -> float:
+        """What a launch takes, as a guess before one was made."""
+        return 16.0 if self.backend == "nccl" else 8.0
+
+    @property
+    def storage_url(self) -> str:
+        """Of the Optuna study."""
+        return self.options.storage or f"sqlite:///{(self.folder / 'optuna.db').resolve()}"
+
+    def command(self, trials: int | None = None) -> str:
+        """The command that goes on with this study, as a person would type it.
+
+        Args:
+            trials: Instead of the trials of this run.
+        """
+        options, words = self.options, ["nccltune", "--workload", self.workload.name]
+        pairs = {
+            **{"--" + name.replace("_", "-"): text for name, text in options.given.items()},
+            "--space": options.space if options.space != "auto" else None,
+            "--trials": trials or options.trials,
+            "--budget": f"{options.budget_s:g}s" if options.budget_s else None,
+            "--min-gain": options.min_gain if options.min_gain != Options.min_gain else None,
+            "--rounds": options.rounds if options.rounds != Options.rounds else None,
+            "--seed": options.seed or None,
+            "--allow": ",".join(options.allow) or None,
+            "--nproc": options.nproc,
+            "--nnodes": options.nnodes,
+            "--emulate-nodes": options.emulate_nodes or None,
+            "--launch-prefix": options.launch_prefix or None,
+            "--rendezvous": options.rendezvous_host,
+            "--out": options.out if options.out != Path() else None,
+            "--study": options.study,
+            "--cluster": options.cluster,
+            "--storage": options.storage,
+            "--mlflow-uri": options.mlflow_uri,
+        }
+        for name, value in pairs.items():
+            words += [] if value is None else [name, str(value)]
+        return shlex.join(words + ([] if options.mlflow else ["--no-mlflow"]))
+
+
+def prepare(options: Options, environ: Mapping[str, str]) -> Plan:
+    """Look at the machine and settle what would be run.
+
+    Args:
+        options: The user's words.
+        environ: The caller's environment.
+
+    Raises:
+        UsageError: If the words do not fit the machine or each other.
+        MachineError: If nothing can be run here.
+    """
+    _check(options)
+    workload = workloads.find(options.workload)
+    catalogue = catalogues.load_catalogue()
+    facts = machine.gather(environ)
+    if facts.torch is None:
+        raise MachineError("no torch can be imported by this Python", "install torch 2.6 or newer, or run 'make tune'")
+    placement = place(
+        backend=facts.backend,
+        gpus=len(facts.gpus),
+        nproc=options.nproc,
+        nnodes=options.nnodes,
+        emulate_nodes=options.emulate_nodes,
+        launch_prefix=options.launch_prefix,
+        rendezvous_host=options.rendezvous_host,
+        environ=environ,
+    )
+    name = space_file.choose(facts, placement) if options.space == "auto" else options.space
+    declared = space_file.load_space(name, catalogue)
+    space = narrowing.narrow(declared, facts, catalogue, placement, options.allow)
+    return Plan(
+        options=options,
+        facts=facts,
+        catalogue=catalogue,
+        workload=workload,
+        workload_options=workloads.options(workload, facts.backend, options.given),
+        placement=placement,
+        declared=declared,
+        space=space,
+        trials=options.trials or (50 if facts.backend == "nccl" else 8),
+        environ=environ,
+    )
+
+
+def _check(options: Options) -> None:
+    if options.trials is not None and options.trials < 1:
+        raise UsageError(f"--trials {options.trials} measures nothing", "give at least 1; trial 0 is the default")
+    if options.rounds < 1:
+        raise UsageError(f"--rounds {options.rounds} confirms nothing", "give at least 1")
+    for flag, name in (("--study", options.study), ("--cluster", options.cluster)):
+        if name is not None and (not name.strip() or name.startswith((".", "-")) or "/" in name or "\0" in name):
+            raise UsageError(f"{flag} '{name}' is no name for a folder", "use letters, digits, '-', '_' and '.'")

@@ -1,0 +1,245 @@
+"""What a person sees: lines on stderr while the job runs, the conclusion on stdout."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from types import TracebackType
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.table import Table
+from rich.text import Text
+
+from .machine import facts as machine
+from .plan import Plan
+from .quantities import format_seconds, format_share, format_us
+from .records import DEFAULT, Candidate, Failure, Launch, Measurement, Space
+from .space import enumeration
+from .study.entries import Intent, NoiseFloor, TrialEntry
+from .study.ranking import Ranked
+from .tune import NOISE_LAUNCHES, Conclusion
+
+_FAILED = ("infeasible", "invalid", "lost")
+
+
+class Screen:
+    """Shows a plan, its course and its conclusion; a ``tune.Watcher``.
+
+    Args:
+        plan: What is shown.
+        stdout: For results.
+        stderr: For everything on the way; a progress bar where it is a terminal, plain lines elsewhere.
+    """
+
+    def __init__(self, plan: Plan, stdout: Console | None = None, stderr: Console | None = None) -> None:
+        self._plan = plan
+        self._out = stdout or Console(highlight=False, soft_wrap=True)
+        self._err = stderr or Console(stderr=True, highlight=False, soft_wrap=True)
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TextColumn("{task.fields[best]}"),
+            console=self._err,
+            transient=True,
+            disable=not self._err.is_terminal,
+        )
+        self._task: TaskID | None = None
+        self._default_us: float | None = None
+        self._best = ""
+
+    def __enter__(self) -> Screen:
+        self._progress.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._progress.stop()
+
+    # ---- before
+
+    def machine(self) -> None:
+        """Say what was found: torch, NCCL and its library first."""
+        plan = self._plan
+        for line in machine.describe(plan.facts):
+            self._say(line)
+        inherited = plan.facts.inherited.settings
+        if inherited:
+            shown = " ".join(f"{name}={value}" for name, value in sorted(inherited.items()))
+            self._say(f"set already, kept in every launch and not searched: {shown}")
+        placement = plan.placement
+        where = f"{placement.world_size} ranks on {placement.nnodes} node{'s' * (placement.nnodes != 1)}"
+        if placement.emulated_nodes:
+            where += f", {placement.emulated_nodes} NCCL nodes emulated over loopback: for study, not for production"
+        options = " ".join(f"{name}={value}" for name, value in plan.workload_options.items())
+        self._say(f"workload {plan.workload.name} ({plan.workload.summary}; {options}), {where}")
+        self._space(plan.space, plan.count(plan.space))
+
+    def dry_run(self, *, with_launch: bool) -> None:
+        """Say what would be launched: candidates, minutes, and one argument list with its environment."""
+        plan = self._plan
+        launches = NOISE_LAUNCHES + plan.trials + 2 * plan.options.rounds
+        self._say(
+            f"would make at most {launches} launches: {NOISE_LAUNCHES} for the noise floor, {plan.trials} trials, "
+            f"{plan.options.rounds} fresh rounds of 2; about {format_seconds(launches * plan.launch_seconds)} "
+            f"at {format_seconds(plan.launch_seconds)} a launch, a guess until one is measured"
+        )
+        if not with_launch:
+            self._say(f"nothing was started; to start, run: {plan.command()}")
+            return
+        shown = plan.preview()
+        self._out.print(f"candidate: {shown.candidate}", markup=False)
+        self._out.print("argument list:", markup=False)
+        for word in shown.argv:
+            self._out.print(f"  {word}", markup=False)
+        self._out.print("environment, on top of the caller's:", markup=False)
+        for line in shown.env_text.splitlines():
+            self._out.print(f"  {line}", markup=False)
+        for rank, settings in shown.per_rank_env.items():
+            extra = " ".join(f"{name}={value}" for name, value in settings.items())
+            self._out.print(f"  rank {rank} only: {extra}", markup=False)
+
+    # ---- on the way
+
+    def on_stage(self, name: str, launches: int) -> None:
+        """A stage begins."""
+        if self._task is not None:
+            self._progress.remove_task(self._task)
+        self._task = self._progress.add_task(name, total=launches, best=self._best)
+        if not self._err.is_terminal:
+            self._say(f"{name}: up to {launches} launches")
+
+    def on_noise_floor(self, floor: NoiseFloor, seconds: float) -> None:
+        """Say what the study can show, before it spends."""
+        self._default_us = statistics.median(floor.medians)
+        self._say(
+            f"default: {format_us(self._default_us)} a step, noise floor {100 * floor.relative:.2g} % "
+            f"between {floor.n} launches of {format_seconds(seconds)}"
+        )
+        if floor.relative > self._plan.options.min_gain:
+            self._say(
+                f"the noise floor is larger than the gain asked for ({format_share(self._plan.options.min_gain)}): "
+                "smaller gains than the noise cannot be shown here; a quieter machine or a higher --min-gain helps"
+            )
+        left = self._plan.trials + 2 * self._plan.options.rounds
+        budget = self._plan.options.budget_s
+        limit = f", or until the budget of {format_seconds(budget)} is spent" if budget else ""
+        self._say(f"about {format_seconds(left * seconds)} for {left} more launches at most{limit}")
+
+    def on_space(self, space: Space, count: enumeration.Count) -> None:
+        """Say what NCCL's own log took out of the space."""
+        if space != self._plan.space:
+            self._space(space, count, known=set(self._plan.space.removed))
+
+    def on_launch_start(self, intent: Intent) -> None:
+        """Show what is running."""
+        if self._task is not None:
+            self._progress.update(self._task, best=f"{self._best}  now: {_short(intent.candidate)}")
+
+    def on_launch_end(self, launch: Launch) -> None:
+        """Move on; say why a launch failed."""
+        if self._task is not None and (launch.purpose != "drift"):
+            self._progress.advance(self._task)
+        outcome = launch.outcome
+        if isinstance(outcome, Failure):
+            self._say(f"{launch.launch_id} {launch.candidate}: {outcome.name} ({outcome.blame}): {outcome.message}")
+            if outcome.advice:
+                self._say(f"  {outcome.advice}")
+        elif launch.purpose != "search":
+            self._say(f"{launch.launch_id} {launch.candidate}: {self._with_gain(outcome.median_us)}")
+        if isinstance(outcome, Measurement):
+            for warning in outcome.warnings:
+                self._say(f"  {launch.launch_id}: {warning}")
+
+    def on_trial(self, trial: TrialEntry, best: Ranked | None) -> None:
+        """Say what a trial came to, and keep the best in sight."""
+        if best is not None:
+            self._best = f"best {format_us(best.value_us)} {_short(best.candidate)}"
+        if trial.value_us is not None:
+            self._say(f"trial {trial.number} {trial.candidate}: {self._with_gain(trial.value_us)}")
+        elif trial.state in _FAILED:
+            self._say(f"trial {trial.number} {trial.candidate}: {trial.state}: {trial.reason}")
+
+    def on_note(self, text: str) -> None:
+        """Say it."""
+        self._say(text)
+
+    # ---- after
+
+    def conclusion(self, conclusion: Conclusion) -> None:
+        """Print the closing table, where the files are, and the next command to type."""
+        if not conclusion.added:
+            self._say("the budget is spent and the verdict stands: nothing was launched")
+        numbers = conclusion.profile.numbers
+        table = Table(box=None, pad_edge=False)
+        for heading in ("", "step", "against the default", "settings"):
+            table.add_column(heading, overflow="fold")
+        for label, candidate_us, settings in _rows(conclusion):
+            gain = "" if label == "default" or not numbers.default_step_us else _gain(conclusion, candidate_us)
+            table.add_row(label, format_us(candidate_us), gain, Text(settings))
+        self._out.print(table, soft_wrap=False)
+        if conclusion.failures:
+            self._out.print(f"{len(conclusion.failures)} candidates gave no number:", markup=False)
+            for key, reason in conclusion.failures[:10]:
+                self._out.print(f"  {key}: {reason}", markup=False)
+        self._out.print(f"{conclusion.verdict.sentence}.", markup=False)
+        self._out.print(f"profile   {conclusion.env_file}\n          {conclusion.profile_file}", markup=False)
+        self._out.print(f"study     {conclusion.study}", markup=False)
+        self._out.print(f"trials    {conclusion.table}", markup=False)
+        self._out.print(f"next      {self._next(conclusion)}", markup=False)
+
+    def _next(self, conclusion: Conclusion) -> str:
+        if conclusion.verdict.word in ("ship", "unconfirmed") and not conclusion.profile.emulated:
+            return f"docker run --env-file {conclusion.env_file} IMAGE"
+        return f"{self._plan.command(trials=2 * self._plan.trials)}   (goes on with more trials)"
+
+    # ---- pieces
+
+    def _space(self, space: Space, count: enumeration.Count, known: set[str] | None = None) -> None:
+        names = ", ".join(f"{dimension.name} ({len(dimension.values)})" for dimension in space.dimensions)
+        self._say(f"space {space.name}: {count} distinct candidates; searched: {names or 'nothing'}")
+        for name, reason in space.removed.items():
+            if name not in (known or ()):
+                self._say(f"  not searched: {name}: {reason}")
+
+    def _with_gain(self, value_us: float) -> str:
+        if not self._default_us:
+            return format_us(value_us)
+        return f"{format_us(value_us)} ({format_share(self._default_us / value_us - 1)})"
+
+    def _say(self, text: str) -> None:
+        self._err.print(text, markup=False)
+
+
+def _rows(conclusion: Conclusion) -> Sequence[tuple[str, float, str]]:
+    numbers, verdict = conclusion.profile.numbers, conclusion.verdict
+    rows = []
+    if numbers.default_step_us is not None:
+        rows.append(("default", numbers.default_step_us, ""))
+    if numbers.candidate_step_us is not None:
+        candidate = verdict.candidate if not verdict.candidate.is_default else _best(conclusion)
+        rows.append(("best", numbers.candidate_step_us, str(candidate)))
+    elif (best := next((entry for entry in conclusion.ranking if entry.candidate != DEFAULT), None)) is not None:
+        rows.append(("best of the search", best.value_us, str(best.candidate)))
+    return rows
+
+
+def _best(conclusion: Conclusion) -> Candidate:
+    return next((entry.candidate for entry in conclusion.ranking if entry.candidate != DEFAULT), DEFAULT)
+
+
+def _gain(conclusion: Conclusion, candidate_us: float) -> str:
+    gains = [pair.gain for pair in conclusion.verdict.pairs]
+    if not gains:
+        default_us = conclusion.profile.numbers.default_step_us or candidate_us
+        return f"{format_share(default_us / candidate_us - 1)} in the search alone"
+    spread = f"{format_share(min(gains))} to {format_share(max(gains))}"
+    return f"{format_share(statistics.median(gains))} ({spread} in {len(gains)} fresh rounds)"
+
+
+def _short(candidate: Candidate, width: int = 60) -> str:
+    text = str(candidate)
+    return text if len(text) <= width else text[: width - 1] + "…"

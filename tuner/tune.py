@@ -1,0 +1,320 @@
+"""The main job, stage by stage. Read this first.
+
+::
+
+    plan.prepare   machine facts → workload → placement → space, narrowed by the facts → plan → study name
+    run            lock → ledger → what a killed run left → noise floor (default against default)
+                   → space, narrowed by what NCCL said → search → mirrored rounds of the best against the default
+                   → verdict → profile and tables
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import secrets
+import statistics
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Protocol
+
+from . import __version__
+from .errors import Interrupted, StudyMismatch
+from .plan import Plan
+from .records import DEFAULT, Candidate, Evidence, Measurement, Purpose, Request, Space, Verdict
+from .space import enumeration, legality, narrowing
+from .study import campaign as campaigns
+from .study import lock, table, tracking
+from .study.entries import NoiseFloor
+from .study.ledger import Ledger, plan_differences
+from .study.ranking import Ranked, faulty
+from .study.search import Search
+from .trial import process, runner
+from .verdict import decision
+from .verdict import profile as profiles
+
+_log = logging.getLogger(__name__)
+
+NOISE_LAUNCHES = 3
+
+
+class Watcher(campaigns.Observer, Protocol):
+    """Who is told how the job goes."""
+
+    def on_stage(self, name: str, launches: int) -> None:
+        """A stage begins that is expected to take this many launches."""
+
+    def on_noise_floor(self, floor: NoiseFloor, seconds: float) -> None:
+        """The noise floor is known; ``seconds`` is what one launch takes."""
+
+    def on_space(self, space: Space, count: enumeration.Count) -> None:
+        """The space is as narrow as it gets."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Conclusion:
+    """What the job came to.
+
+    Attributes:
+        ranking: Candidates of the search, best first.
+        added: Launches of this run; 0 when the study was already finished.
+    """
+
+    verdict: Verdict
+    profile: profiles.Profile
+    env_file: Path
+    profile_file: Path
+    table: Path
+    study: Path
+    ranking: tuple[Ranked, ...]
+    failures: tuple[tuple[str, str], ...]
+    added: int
+
+    def as_json(self) -> str:
+        """One JSON object for programs."""
+        return json.dumps(
+            {
+                "verdict": self.verdict.model_dump(mode="json"),
+                "settings": self.profile.settings,
+                "numbers": self.profile.numbers.model_dump(mode="json"),
+                "env_file": str(self.env_file),
+                "profile": str(self.profile_file),
+                "study": str(self.study),
+                "launches_added": self.added,
+            }
+        )
+
+
+def run(plan: Plan, watcher: Watcher, stop: Callable[[], bool], launcher: campaigns.Runner | None = None) -> Conclusion:
+    """Run a study to its verdict, or go on with it.
+
+    Args:
+        plan: From ``plan.prepare``.
+        watcher: Told how it goes.
+        stop: Asked often; true ends the running launch and raises.
+        launcher: What runs a launch; real processes where ``None``.
+
+    Raises:
+        Interrupted: ``stop`` said so; everything measured is kept.
+        NccltuneError: See ``errors``.
+    """
+    with ExitStack() as stack:
+        stack.enter_context(lock.hold(plan.folder, _gpu_uuids(plan), plan.environ))
+        ledger = stack.enter_context(_open(plan))
+        _clean_up(plan, ledger)
+        before = len(ledger.launches)
+        tracker = tracking.Tracker(ledger, plan.study, plan.options.mlflow_uri) if plan.options.mlflow else None
+        observer = campaigns.Observers(watcher, tracker) if tracker else watcher
+        launcher = launcher or runner.LaunchRunner(plan.folder, stop=stop, environ=plan.environ)
+        campaign = campaigns.Campaign(ledger, launcher, _requests(plan), observer)
+        with _tracked(tracker):
+            try:
+                verdict = _stages(plan, ledger, campaign, watcher)
+            finally:
+                csv, _ = table.write_tables(ledger)
+            if tracker:
+                tracker.verdict(verdict)
+        profile = _profile(plan, ledger, verdict)
+        env_file, profile_file = profiles.write(profile, plan.profile_folder)
+        return Conclusion(
+            verdict=verdict,
+            profile=profile,
+            env_file=env_file,
+            profile_file=profile_file,
+            table=csv,
+            study=plan.folder,
+            ranking=tuple(campaigns.ranked(ledger)),
+            failures=_failures(ledger),
+            added=len(ledger.launches) - before,
+        )
+
+
+def _stages(plan: Plan, ledger: Ledger, campaign: campaigns.Campaign, watcher: Watcher) -> Verdict:
+    watcher.on_stage("noise floor", NOISE_LAUNCHES)
+    floor = campaign.noise_floor(NOISE_LAUNCHES)
+    watcher.on_noise_floor(floor, _launch_seconds(ledger))
+
+    evidence = _default_evidence(ledger)
+    space = ledger.space or _narrow(plan, ledger, evidence)
+    watcher.on_space(space, plan.count(space))
+
+    watcher.on_stage("search", plan.trials)
+    about = plan.circumstances(space, evidence)
+    search = Search(
+        space,
+        lambda candidate: legality.why_illegal(candidate.settings, about),
+        budget=plan.trials,
+        seed=plan.options.seed,
+        storage_url=plan.storage_url,
+        study_name=plan.study,
+        history=ledger.trials,
+    )
+    campaign.search(search, campaigns.Budget(trials=plan.trials, seconds=plan.options.budget_s))
+
+    verdict: Verdict | None = None
+    while verdict is None:
+        finalist = _finalist(plan, ledger)
+        if isinstance(finalist, Verdict):
+            verdict = finalist
+        else:
+            watcher.on_stage("fresh rounds", 2 * plan.options.rounds)
+            verdict = _confirm(plan, ledger, campaign, finalist)
+    if verdict != ledger.verdict:
+        ledger.append(verdict)
+    return verdict
+
+
+@contextmanager
+def _tracked(tracker: tracking.Tracker | None) -> Iterator[None]:
+    """Copy to MLflow meanwhile, and say there how the run ended."""
+    if tracker is None:
+        yield
+        return
+    tracker.start()
+    ending: tracking.Ending = "FAILED"
+    try:
+        yield
+        ending = "FINISHED"
+    except Interrupted:
+        ending = "KILLED"
+        raise
+    finally:
+        tracker.close(ending)
+
+
+# ---- before the first launch
+
+
+def _open(plan: Plan) -> Ledger:
+    if not Ledger.exists(plan.folder):
+        return Ledger.create(plan.folder, plan.identity)
+    ledger = Ledger.open(plan.folder)
+    differing = plan_differences(ledger.plan, plan.identity)
+    if differing:
+        ledger.close()
+        shown = "; ".join(differing[:5]) + ("; …" if len(differing) > 5 else "")
+        raise StudyMismatch(
+            f"the study {plan.study} was made for something else: {shown}",
+            "give another --study, or leave --study out to get a name that fits",
+        )
+    return ledger
+
+
+def _clean_up(plan: Plan, ledger: Ledger) -> None:
+    """End what a killed run left behind, then take its complete results over."""
+    ended = process.sweep_study(plan.folder)
+    if ended:
+        _log.warning("ended %d processes that a killed run had left behind", len(ended))
+    ledger.adopt(plan.folder)
+
+
+def _requests(plan: Plan) -> Callable[[Candidate, str, Purpose], Request]:
+    return lambda candidate, launch_id, purpose: plan.request(candidate, launch_id, purpose, secrets.token_hex(8))
+
+
+def _gpu_uuids(plan: Plan) -> list[str]:
+    return [gpu.uuid for gpu in plan.facts.gpus if gpu.uuid] if plan.backend == "nccl" else []
+
+
+def _default_evidence(ledger: Ledger) -> Evidence:
+    """What NCCL said under the default; empty where it said nothing (gloo)."""
+    found = [
+        launch.outcome.evidence
+        for launch in ledger.launches
+        if launch.candidate.is_default and isinstance(launch.outcome, Measurement) and launch.outcome.evidence
+    ]
+    return found[0] if found else Evidence()
+
+
+def _narrow(plan: Plan, ledger: Ledger, evidence: Evidence) -> Space:
+    """Narrow the space by what NCCL said under the default, and store it: a resumed study reads it."""
+    space = narrowing.narrow_by_evidence(plan.space, evidence, plan.catalogue)
+    ledger.append(space)
+    return space
+
+
+def _launch_seconds(ledger: Ledger) -> float:
+    return statistics.median(launch.wall_s for launch in ledger.launches)
+
+
+# ---- after the search
+
+
+def _finalist(plan: Plan, ledger: Ledger) -> Candidate | Verdict:
+    """The best candidate when it is worth fresh rounds, else the verdict."""
+    ranking = campaigns.ranked(ledger)
+    default = next((entry for entry in ranking if entry.candidate.is_default), None)
+    others = [entry for entry in ranking if not entry.candidate.is_default]
+    if default is None or not others:
+        return decision.nothing_found(None, plan.options.min_gain)
+    best = others[0]
+    gain = default.value_us / best.value_us - 1
+    # A finalist that has begun its rounds ends them, whatever a later sample says of it.
+    begun = any(launch.purpose == "confirm" and launch.candidate == best.candidate for launch in ledger.launches)
+    if gain <= plan.options.min_gain and not begun:
+        return decision.nothing_found(gain, plan.options.min_gain)
+    return best.candidate
+
+
+def _confirm(plan: Plan, ledger: Ledger, campaign: campaigns.Campaign, finalist: Candidate) -> Verdict | None:
+    """Measure the fresh mirrored rounds that are still missing; ``None`` when the finalist is out by its own fault."""
+    rounds, min_gain = plan.options.rounds, plan.options.min_gain
+    for number in range(1, rounds + 1):
+        if decision.hopeless(decision.pairs(ledger.launches, finalist), min_gain):
+            break
+        if number in decision.measured_rounds(ledger.launches, finalist):
+            continue
+        for candidate in decision.order(number, finalist):
+            launch = campaign.launch(candidate, "confirm", round=number)
+            if candidate == finalist and finalist in faulty([launch]):
+                campaign.note(f"{finalist} is out: it failed in a fresh launch")
+                return None
+            if not isinstance(launch.outcome, Measurement):
+                return decision.failed(finalist, launch, min_gain)
+    return decision.decide(finalist, decision.pairs(ledger.launches, finalist), min_gain, rounds)
+
+
+def _failures(ledger: Ledger) -> tuple[tuple[str, str], ...]:
+    """Candidates that could not be measured, and why."""
+    bad = ("infeasible", "invalid", "lost")
+    return tuple((trial.candidate.key, trial.reason) for trial in ledger.trials if trial.state in bad)
+
+
+def _profile(plan: Plan, ledger: Ledger, verdict: Verdict) -> profiles.Profile:
+    pairs = verdict.pairs
+    default = next((entry for entry in campaigns.ranked(ledger) if entry.candidate == DEFAULT), None)
+    numbers = profiles.Numbers(
+        default_step_us=_median([pair.default_us for pair in pairs]) or (default.value_us if default else None),
+        candidate_step_us=_median([pair.candidate_us for pair in pairs]),
+        gain=verdict.gain,
+        pairs=pairs,
+        noise_floor=ledger.noise.relative if ledger.noise else None,
+        trials=sum(trial.launched for trial in ledger.trials),
+        launches=len(ledger.launches),
+        gpu_s=round(plan.placement.world_size * sum(launch.wall_s for launch in ledger.launches), 1),
+    )
+    return profiles.Profile(
+        cluster=plan.cluster,
+        study=plan.study,
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        verdict=verdict.word,
+        sentence=verdict.sentence,
+        settings=verdict.candidate.settings if verdict.word in ("ship", "unconfirmed") else {},
+        workload=plan.workload.name,
+        workload_options=dict(plan.workload_options),
+        backend=plan.backend,
+        emulated=plan.placement.emulated_nodes,
+        collective_only=plan.workload.collective_only,
+        min_gain=verdict.min_gain,
+        numbers=numbers,
+        conditions={**plan.identity["machine"], "world size": str(plan.placement.world_size), "nccltune": __version__},
+        inherited=plan.identity["inherited"],
+        commands=(plan.command(),),
+    )
+
+
+def _median(values: Sequence[float]) -> float | None:
+    return statistics.median(values) if values else None
