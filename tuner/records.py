@@ -123,6 +123,7 @@ class Steps(Record):
     Attributes:
         warmup_min: Fewest untimed steps.
         warmup_max: Most untimed steps; a launch that is not flat by then carries a warning.
+        warmup_s: Shortest warm-up in seconds, even beyond ``warmup_max``: clocks need time, not steps.
         timed_min: Fewest timed steps.
         timed_max: Most timed steps.
         block: Steps between two decisions of rank 0.
@@ -133,6 +134,7 @@ class Steps(Record):
 
     warmup_min: int = 5
     warmup_max: int = 60
+    warmup_s: float = 0.2
     timed_min: int = 10
     timed_max: int = 200
     block: int = 10

@@ -1,0 +1,287 @@
+"""The main of every workload: ``torchrun … -m nccltune.workloads.NAME --request R --result F``.
+
+Read this first. One launch, in order: die with the parent; read the request; compare the environment with
+it, before torch or NCCL could read a variable; import torch; form the process group; build; warm up until
+the step time is flat; time blocks of steps; profile a few more; known-answer collectives; result by rename.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from . import environment, parent, request, result
+from .failure import EnvironmentChanged, OutOfMemory, WorkloadError, WorkloadFailure, WrongData
+from .heartbeat import Heartbeat
+from .request import Request
+from .workload import Build, Context, Numbers, Workload
+
+if TYPE_CHECKING:
+    from .clock import HostClock
+    from .group import Group
+    from .measure import Measure, Timed, WarmUp
+
+
+@dataclass(frozen=True)
+class Launch:
+    """What a rank knows before torch is imported.
+
+    Attributes:
+        echo: The variables that it sees.
+        difference: What is wrong with them, if anything.
+        age_s: Age of the process when its main began.
+    """
+
+    request: Request
+    result_path: Path
+    rank: int
+    echo: dict[str, str]
+    difference: str | None
+    heartbeat: Heartbeat
+    age_s: float
+
+
+def main(build: Build) -> NoReturn:
+    """Run a workload under the harness; ends the process.
+
+    Args:
+        build: Makes the workload.
+    """
+    age_s = parent.age_s()
+    parent.die_with_parent()
+    launch = prepare(sys.argv[1:], age_s)
+    from torch.distributed.elastic.multiprocessing.errors import record
+
+    status = 1
+    try:
+        record(_run)(launch, build)
+        status = 0
+    except SystemExit as stop:
+        status = stop.code if isinstance(stop.code, int) else 1
+    except BaseException:
+        traceback.print_exc()
+    # Not the interpreter's own end: destructors of a process group that failed may wait for their peers.
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
+
+
+def prepare(arguments: list[str], age_s: float = 0.0) -> Launch:
+    """Do what must come before torch: read the request, set this rank's variables, look at the environment.
+
+    Args:
+        arguments: Of the command line.
+        age_s: Age of the process.
+
+    Returns:
+        What was found.
+
+    Raises:
+        RequestError: The request file is not one.
+    """
+    parser = argparse.ArgumentParser(description="A workload of nccltune; started by torchrun.")
+    parser.add_argument("--request", type=Path, required=True, help="what to do (JSON)")
+    parser.add_argument("--result", type=Path, required=True, help="where rank 0 leaves the result")
+    options = parser.parse_args(arguments)
+    rank = int(os.environ.get("RANK", "0"))
+    heartbeat = Heartbeat(options.result.with_name("heartbeat"), rank)
+    heartbeat.enter("import")
+    asked = request.read(options.request)
+    os.environ.update(environment.of_rank(asked, rank))
+    echo = environment.echo(asked, rank, os.environ)
+    difference = environment.difference(asked, rank, os.environ)
+    return Launch(asked, options.result, rank, echo, difference, heartbeat, age_s)
+
+
+def _run(launch: Launch, build: Build) -> None:
+    """Run the launch; failures of known classes leave a result, all are raised for ``@record``."""
+    try:
+        if launch.difference:
+            raise EnvironmentChanged(launch.difference)
+        _measure(launch, build)
+    except WorkloadFailure as failure:
+        result.failed(launch.result_path, launch.request.token, failure)
+        raise
+
+
+def _measure(launch: Launch, build: Build) -> None:
+    import torch  # noqa: F401 - paid for here, so that the cost is booked under "import"
+    from torch import distributed  # noqa: F401
+
+    from . import group as groups
+
+    launch.heartbeat.enter("group")
+    group = groups.join(launch.request)
+    launch.heartbeat.enter("warmup")
+    context = Context(
+        rank=group.rank,
+        local_rank=group.local_rank,
+        world_size=group.world_size,
+        backend=launch.request.backend,
+        device=group.device,
+        options=launch.request.options,
+        seed=launch.request.seed,
+    )
+    measurement = _Run(launch, group, context).measure(build)
+    launch.heartbeat.enter("end")
+    if measurement is not None:
+        measurement["parts_s"] = {"start": launch.age_s, **launch.heartbeat.parts_s, **measurement["parts_s"]}
+        result.measured(launch.result_path, launch.request.token, measurement)
+    groups.leave(group)
+
+
+class _Run:
+    """The part of the launch in which the process group is up."""
+
+    def __init__(self, launch: Launch, group: Group, context: Context) -> None:
+        self._launch = launch
+        self._request = launch.request
+        self._group = group
+        self._context = context
+        self._heartbeat = launch.heartbeat
+        self._warnings: list[str] = []
+
+    def measure(self, build: Build) -> dict[str, Any] | None:
+        """Build, measure and check; the fields of ``records.Measurement`` on rank 0."""
+        clock = self._clock()
+        self._context._mark = clock.mark
+        began = time.monotonic()
+        workload = self._guarded(lambda: self._build(build))
+        build_s = time.monotonic() - began
+        measure = self._plan(workload, clock)
+        warm = self._guarded(measure.warm_up)
+        self._heartbeat.enter("timed")
+        timed = self._guarded(lambda: measure.timed(warm.typical_us))
+        communication = self._guarded(lambda: self._profiled(workload, timed))
+        checks = self._guarded(lambda: self._checked(workload))
+        ranks = self._rank_reports(timed)
+        if self._group.rank:
+            return None
+        self._judge(warm, timed)
+        parts_s = {"build": build_s, "warmup": self._heartbeat.parts_s.get("warmup", 0.0) - build_s}
+        return {
+            "outcome": "measurement",
+            "step_times_us": timed.step_us,
+            "clock": clock.name,
+            "warmup_steps": warm.steps,
+            "flat": warm.flat,
+            **self._numbers(workload, timed),
+            "communication": communication,
+            "checks": checks,
+            "ranks": ranks,
+            "parts_s": parts_s,
+            "warnings": self._warnings,
+        }
+
+    def _clock(self) -> HostClock:
+        from .clock import CudaClock, HostClock
+
+        return CudaClock(self._group.device) if self._context.on_gpu else HostClock()
+
+    def _build(self, build: Build) -> Workload:
+        import torch
+
+        from . import checks
+
+        torch.manual_seed(self._request.seed)
+        workload = build(self._context)
+        if not isinstance(workload, Workload):
+            raise WorkloadError(f"build returned {type(workload).__name__}, not a Workload")
+        checks.probe(workload.dtypes, self._group.device)
+        return workload
+
+    def _plan(self, workload: Workload, clock: HostClock) -> Measure:
+        from .measure import Measure
+
+        return Measure(
+            step=workload.step,
+            clock=clock,
+            control=self._group.control,
+            steps=self._request.steps,
+            limits=self._request.limits,
+            beat=self._heartbeat.beat,
+        )
+
+    def _profiled(self, workload: Workload, timed: Timed) -> dict[str, Any] | None:
+        if self._request.steps.profiled <= 0:
+            return None
+        from . import profile_window
+
+        self._heartbeat.enter("profiled")
+        typical_us = statistics.median(timed.step_us) if timed.step_us else 0.0
+        found, warnings = profile_window.run(
+            workload.step,
+            self._request.steps.profiled,
+            self._group.device,
+            self._group.control,
+            typical_us,
+            self._heartbeat.beat,
+        )
+        self._warnings += warnings
+        return found
+
+    def _checked(self, workload: Workload) -> dict[str, Any]:
+        self._heartbeat.enter("check")
+        if not self._request.checks:
+            return {"cases": 0, "failures": []}
+        from . import checks
+
+        outcome = checks.run(workload.dtypes, workload.message_bytes, self._group.device, self._heartbeat.beat)
+        gathered = self._group.control.gather("check", {"cases": outcome.cases, "failures": outcome.failures})
+        failures = [failure for each in gathered or [] for failure in each["failures"]]
+        if failures:
+            raise WrongData("; ".join(failures[:3]))
+        return {"cases": outcome.cases, "failures": []}
+
+    def _rank_reports(self, timed: Timed) -> list[dict[str, Any]] | None:
+        from . import rank_facts
+
+        median_us = statistics.median(timed.own_us) if timed.own_us else None
+        return self._group.control.gather("ranks", rank_facts.report(self._group, self._launch.echo, median_us))
+
+    def _numbers(self, workload: Workload, timed: Timed) -> dict[str, Any]:
+        step_us = statistics.median(timed.step_us)
+        call_us = {
+            label: (statistics.median(timed.part_us[label]) if label in timed.part_us else step_us) / calls
+            for label, calls in workload.calls.items()
+            if label in timed.part_us or len(workload.calls) == 1
+        }
+        metrics = {"host_us": timed.host_us}
+        if workload.metrics is not None:
+            numbers = Numbers(step_us, call_us, self._group.world_size)
+            metrics |= self._guarded(lambda: workload.metrics(numbers) if workload.metrics else {})
+        return {"size_times_us": call_us, "metrics": metrics}
+
+    def _judge(self, warm: WarmUp, timed: Timed) -> None:
+        from . import stopping
+
+        if not warm.flat:
+            self._warnings.append(f"the step time was not flat after {warm.steps} warm-up steps")
+        if stopping.drifts(timed.step_us):
+            self._warnings.append("the step time drifted while it was timed")
+
+    def _guarded(self, action: Callable[[], Any]) -> Any:
+        """Name what is surely the workload's own fault.
+
+        A ``RuntimeError`` may come from torch, NCCL or a peer that died; whose fault it is the tuner decides
+        from the error file and the log, so it passes unchanged.
+        """
+        import torch
+
+        where = f"rank {self._group.rank}, {self._heartbeat.phase}"
+        try:
+            return action()
+        except torch.OutOfMemoryError as error:
+            raise OutOfMemory(f"{where}: {error} (options: {dict(self._request.options)})") from error
+        except (WorkloadFailure, RuntimeError, OSError):
+            raise
+        except Exception as error:
+            raise WorkloadError(f"{where}: {type(error).__name__}: {error}") from error
