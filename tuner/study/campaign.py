@@ -184,14 +184,12 @@ class Campaign:
             EnvironmentFault: The machine is at fault, every candidate would fail.
             StudyError: The default fails, so that there is nothing to compare with.
         """
-        for attempt in (1, 2):
+        launch = self.launch(DEFAULT, purpose, trial)
+        if isinstance(launch.outcome, Failure) and not launch.outcome.stop:
             launch = self.launch(DEFAULT, purpose, trial)
-            outcome = launch.outcome
-            if isinstance(outcome, Measurement):
-                return launch
-            if outcome.stop or attempt == 2:
-                raise self._default_fails(launch, outcome)
-        raise AssertionError("unreachable")
+        if isinstance(launch.outcome, Failure):
+            raise self._default_fails(launch, launch.outcome)
+        return launch
 
     def _default_fails(self, launch: Launch, outcome: Failure) -> StudyError | EnvironmentFault:
         kind = EnvironmentFault if accuses_machine(outcome) else StudyError

@@ -1,8 +1,8 @@
 """The ledger: an append-only file that is the truth of a study. Everything else can be rebuilt from it.
 
-One JSON object a line. The first is ``{"schema_version": 1, "record": "study", "plan": {…}}``; each further one is
-``{"record": KIND, KIND: {…}}``, with KIND one of ``intent``, ``launch``, ``trial``, ``space``, ``noise``, ``verdict``
-and ``note``. A line is written whole and synced, or not at all.
+One JSON object a line. The first is ``{"schema_version": 1, "record": "study", "id": …, "plan": {…}}``; each further
+one is ``{"record": KIND, KIND: {…}}``, with KIND one of ``intent``, ``launch``, ``trial``, ``space``,
+``noise``, ``verdict`` and ``note``. A line is written whole and synced, or not at all.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import uuid
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
@@ -19,6 +20,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from ..errors import LedgerError, StorageError
 from ..records import SCHEMA_VERSION, Launch, Record, Space, Verdict, first_problem
+from .adoption import Conclude, orphans
 from .entries import Intent, NoiseFloor, Note, TrialEntry
 
 FILE = "ledger.jsonl"
@@ -42,12 +44,16 @@ class Ledger:
     Attributes:
         folder: The study folder.
         plan: What the study was made for.
+        id: Random, made once; it stays when the folder is carried to another machine.
         torn: A last line that was cut off by a kill or a full disk; it is moved to ``ledger.torn`` at the next append.
     """
 
-    def __init__(self, folder: Path, plan: dict[str, Any], entries: Iterable[Record], size: int, torn: bytes) -> None:
+    def __init__(
+        self, folder: Path, head: Mapping[str, Any], entries: Iterable[Record], size: int, torn: bytes
+    ) -> None:
         self.folder = folder
-        self.plan = plan
+        self.plan: dict[str, Any] = head["plan"]
+        self.id = str(head.get("id", ""))
         self.torn = torn
         self._entries = list(entries)
         self._size = size
@@ -80,7 +86,8 @@ class Ledger:
         path = folder / FILE
         if path.exists():
             raise LedgerError(f"{path} exists already", "continue it, or take another --study")
-        line = _line({"schema_version": SCHEMA_VERSION, "record": "study", "plan": dict(plan)})
+        head = {"schema_version": SCHEMA_VERSION, "record": "study", "id": uuid.uuid4().hex, "plan": dict(plan)}
+        line = _line(head)
         draft = folder / f".{FILE}.{os.getpid()}"
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -94,7 +101,7 @@ class Ledger:
             with contextlib.suppress(OSError):
                 draft.unlink()
             raise _storage_error(path, error) from error
-        return cls(folder, json.loads(line)["plan"], (), len(line), b"")
+        return cls(folder, json.loads(line), (), len(line), b"")
 
     @classmethod
     def open(cls, folder: Path) -> Ledger:
@@ -113,9 +120,9 @@ class Ledger:
         lines = whole.split(b"\n")[:-1]
         if not lines:
             raise LedgerError(f"{path} is empty", "remove the study folder, or take another --study")
-        plan = _plan(path, lines[0])
+        head = _head(path, lines[0])
         entries = [_entry(path, number, line) for number, line in enumerate(lines[1:], start=2)]
-        return cls(folder, plan, entries, len(whole), torn)
+        return cls(folder, head, entries, len(whole), torn)
 
     # ---- what it holds
 
@@ -179,6 +186,23 @@ class Ledger:
             raise _storage_error(self.path, error) from error
         self._size += len(data)
         self._entries.extend(entries)
+
+    def adopt(self, folder: Path | None = None, conclude: Conclude | None = None) -> list[Launch]:
+        """Append the launches whose complete results a killed run left on disk; see ``adoption``.
+
+        Args:
+            folder: The study folder, when not the ledger's own.
+            conclude: What the runner makes of a result.
+
+        Returns:
+            The adopted launches.
+
+        Raises:
+            StorageError: The ledger cannot be written.
+        """
+        found = orphans(folder or self.folder, self.intents, self.launches, conclude)
+        self.append(*found)
+        return found
 
     def _write(self, descriptor: int, data: bytes) -> None:
         rest = memoryview(data)
@@ -289,7 +313,7 @@ def _object(path: Path, number: int, line: bytes) -> dict[str, Any]:
     return content
 
 
-def _plan(path: Path, line: bytes) -> dict[str, Any]:
+def _head(path: Path, line: bytes) -> dict[str, Any]:
     content = _object(path, 1, line)
     version = content.get("schema_version")
     if isinstance(version, int) and version > SCHEMA_VERSION:
@@ -297,10 +321,9 @@ def _plan(path: Path, line: bytes) -> dict[str, Any]:
             f"{path} has schema {version}, this release reads up to {SCHEMA_VERSION}",
             "use the release that wrote it, or take another --study",
         )
-    plan = content.get("plan")
-    if content.get("record") != "study" or version != SCHEMA_VERSION or not isinstance(plan, dict):
+    if content.get("record") != "study" or version != SCHEMA_VERSION or not isinstance(content.get("plan"), dict):
         raise LedgerError(f"{path} line 1 is no study line of a ledger", "take another --study")
-    return plan
+    return content
 
 
 def _entry(path: Path, number: int, line: bytes) -> Record:

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ..records import DEFAULT, Candidate, Space
+from ..space.enumeration import candidates
 from .entries import NEVER_AGAIN, TrialEntry
 from .mirror import Mirror
 
@@ -286,12 +287,9 @@ class Search:
         return [*dict.fromkeys(first), *rest]
 
     def _legal(self) -> Iterator[Candidate]:
-        names = list(self._distributions)
+        """Yield all legal candidates of the space, the default first whether the space holds it or not."""
         yield DEFAULT
-        for values in itertools.product(*(self._distributions[name].choices for name in names)):
-            candidate = _candidate(dict(zip(names, values, strict=True)))
-            if not candidate.is_default and not self._outside(candidate) and not self._illegal(candidate):
-                yield candidate
+        yield from candidates(self._space, lambda candidate: not candidate.is_default and not self._illegal(candidate))
 
     def _next_listed(self, listed: Sequence[Candidate]) -> Candidate | None:
         return next((candidate for candidate in listed if self._is_new(candidate)), None) or self._best_to_repeat()
