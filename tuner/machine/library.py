@@ -122,17 +122,10 @@ def _assignments(text: str) -> dict[str, str]:
 
 
 def _asking(folder: Path) -> tuple[Path, Dynamic] | None:
-    """The library of torch that holds the NCCL process group (``USE_NCCL`` builds it into torch_cuda)."""
-    for name in ("libtorch_cuda.so", "libtorch_cuda_cpp.so", "libtorch.so"):
-        path = folder / "lib" / name
-        dynamic = read_dynamic(path)
-        if dynamic and (name != "libtorch.so" or NCCL_FILE in dynamic.needed):
-            if name == "libtorch_cuda.so" and NCCL_FILE not in dynamic.needed:
-                split = read_dynamic(folder / "lib" / "libtorch_cuda_cpp.so")
-                if split and NCCL_FILE in split.needed:
-                    continue
-            return path, dynamic
-    return None
+    """The library of torch that holds its NCCL process group (torch ≥ 2: ``libtorch_cuda.so``)."""
+    path = folder / "lib" / "libtorch_cuda.so"
+    dynamic = read_dynamic(path)
+    return (path, dynamic) if dynamic else None
 
 
 def _has_nccl(folder: Path) -> bool:

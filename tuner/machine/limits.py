@@ -14,6 +14,8 @@ from ..records import Record
 #: Stands for "no limit", so that comparisons work.
 UNLIMITED = 2**63 - 1
 
+SHM = "/dev/shm"  # noqa: S108 (where NCCL's shared memory is; nothing is written there)
+
 _CONTAINER = re.compile(r"docker|kubepods|containerd|libpod|lxc|garden|crio", re.IGNORECASE)
 
 
@@ -94,7 +96,7 @@ def _quota(folder: Path) -> float | None:
     return None
 
 
-def shared_memory(folder: Path = Path("/dev/shm")) -> tuple[int | None, int | None]:  # noqa: S108
+def shared_memory(folder: Path = Path(SHM)) -> tuple[int | None, int | None]:
     """Size of ``/dev/shm`` and what is free of it, in bytes."""
     try:
         told = os.statvfs(folder)

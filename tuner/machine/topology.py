@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, TypeAlias
 
 from ..records import Record
 
@@ -21,9 +21,10 @@ _ESCAPES = re.compile(
     r"(?:\x1b|\x9b|\^\[)\][^\x07\x1b]*(?:\x07|\x1b\\)"  # operating system commands (titles, links)
     r"|(?:\x1b|\^\[)\[[0-9;:?]*[ -/]*[@-~]"  # colours, underline, cursor
     r"|\x1b[()][0-9A-B]"
-    r"|(?<![\w.-])\[[0-9;]{0,9}m"  # a paste that lost the escape character itself
+    r"|\[[0-9;]{0,9}m"  # a paste that lost the escape character itself
 )
 _GPU = re.compile(r"GPU([0-9]{1,4})\Z")
+_DEVICE = re.compile(r"[A-Za-z][\w.-]*[0-9][\w.-]*\Z")
 _GPU_COLUMN = re.compile(r"(?<!\S)GPU[0-9]{1,4}(?!\S)")
 _COLUMN = re.compile(r"GPU\s+NUMA\s+ID|\S+\s+Affinity|\S+", re.IGNORECASE)
 _LINK = re.compile(r"(?:X|NV[0-9]{0,3}|C2C|PSB|PIX|PXB|PHB|NODE|SYS|SOC)\Z")
@@ -160,22 +161,19 @@ def topology_answer(topology: Topology) -> dict[str, Any]:
     }
 
 
+_Words: TypeAlias = list[tuple[int, str]]  # column and text of each word of a line
+
+
 class _Block:
     """One matrix of the text, while it is read."""
 
-    def __init__(self, prefix: str, columns: list[tuple[int, str]]) -> None:
+    def __init__(self, prefix: str, columns: _Words) -> None:
         self.prefix = prefix
         self.columns = columns
         self.devices = [name for _, name in columns if not _is_extra(name)]
         self.extras = [(at, " ".join(name.upper().split())) for at, name in columns if _is_extra(name)]
         self.links: dict[str, dict[str, str]] = {}
         self.tails: dict[str, dict[str, str]] = {}
-
-
-class _Row(NamedTuple):
-    prefix: str
-    label: str
-    words: list[tuple[int, str]]  # column and text of each word after the label
 
 
 def parse_topology(text: str) -> Topology:
@@ -195,18 +193,21 @@ def parse_topology(text: str) -> Topology:
     blocks: list[_Block] = []
     legend: dict[str, str] = {}
     for number, raw in enumerate(lines):
-        line = _GLUED.sub(r"\1 ", re.sub(r",[ \t]+(?=[0-9])", ",", raw), count=1).expandtabs(8)
+        tabbed = _GLUED.sub(r"\1 ", re.sub(r",[ \t]+(?=[0-9])", ",", raw), count=1)
+        line = tabbed.expandtabs(8)
+        last = cut and number == len(lines) - 1
         if header := _header(line):
-            _open(blocks, *header)
+            if not last:  # half a header would count too few GPUs
+                _open(blocks, *header)
         elif match := _LEGEND.search(line):
             legend.setdefault(match[1], match[2])
         elif blocks and (found := _row(blocks, line)):
-            _add(*found, cut=cut and number == len(lines) - 1)
+            _add(*found, tabbed, cut=last)
     block = next((block for block in blocks if block.links), blocks[0] if blocks else None)
     return Topology() if block is None else _topology(block, legend, mig=bool(_MIG.search(plain)))
 
 
-def _header(line: str) -> tuple[str, list[tuple[int, str]]] | None:
+def _header(line: str) -> tuple[str, _Words] | None:
     """The prefix and the columns of a header line: GPU names with no path word among them."""
     first = _GPU_COLUMN.search(line)
     if first is None:
@@ -215,7 +216,7 @@ def _header(line: str) -> tuple[str, list[tuple[int, str]]] | None:
     names = [name for _, name in columns]
     if len(names) != len(set(names)) or any(_LINK.match(name) for name in names):
         return None
-    if len(names) > 1 and not (_GPU.match(names[1]) or any(_is_extra(name) for name in names)):
+    if len(names) > 1 and not (_DEVICE.match(names[1]) or any(_is_extra(name) for name in names)):
         return None  # prose that begins with a GPU's name
     return line[: first.start()].strip(), columns
 
@@ -224,7 +225,7 @@ def _is_extra(name: str) -> bool:
     return name.upper().endswith((" AFFINITY", " ID"))
 
 
-def _open(blocks: list[_Block], prefix: str, columns: list[tuple[int, str]]) -> None:
+def _open(blocks: list[_Block], prefix: str, columns: _Words) -> None:
     """Begin a matrix, unless the same header stands there already (every rank printed it)."""
     names = [name for _, name in columns]
     for block in blocks:
@@ -233,7 +234,7 @@ def _open(blocks: list[_Block], prefix: str, columns: list[tuple[int, str]]) -> 
     blocks.append(_Block(prefix, columns))
 
 
-def _row(blocks: list[_Block], line: str) -> tuple[_Block, _Row] | None:
+def _row(blocks: list[_Block], line: str) -> tuple[_Block, str, _Words] | None:
     """The row on a line and the matrix it belongs to: the one with its prefix, else the last one."""
     words = [(match.start(), match[0]) for match in re.finditer(r"\S+", line)]
     for at, (start, label) in enumerate(words[:_LAST_LABEL]):
@@ -243,31 +244,33 @@ def _row(blocks: list[_Block], line: str) -> tuple[_Block, _Row] | None:
         same = [block for block in blocks if block.prefix == prefix] or blocks
         block = same[-1]
         if label in block.devices:
-            return block, _Row(prefix, label, words[at + 1 :])
+            return block, label, words[at + 1 :]
     return None
 
 
-def _add(block: _Block, row: _Row, *, cut: bool) -> None:
+def _add(block: _Block, label: str, words: _Words, tabbed: str, *, cut: bool) -> None:
     """Take over a row; what was read first stays, and the last word of a line that was cut is dropped."""
-    words = row.words
-    if cut and len(words) < len(block.columns):
+    if cut and (len(words) < len(block.columns) or label != block.devices[-1]):
         words = words[:-1]
-    cells: dict[str, str] = {}
+    links: dict[str, str] = {}
     for name, (_, word) in zip(block.devices, words, strict=False):
         if not _LINK.match(word):
             break
-        cells[name] = "SYS" if word == "SOC" else word
-    if not cells or row.label in block.links:
+        links[name] = "SYS" if word == "SOC" else word
+    if not links or label in block.links:
         return
-    block.links[row.label] = cells
-    if len(cells) == len(block.devices):
-        block.tails[row.label] = _tail(block.extras, words[len(cells) :])
+    block.links[label] = links
+    if len(links) == len(block.devices):
+        cells = tabbed.split(label, 1)[1].split("\t")[len(links) + 1 :]
+        block.tails[label] = _tail(block.extras, words[len(links) :], [cell.strip() for cell in cells])
 
 
-def _tail(extras: list[tuple[int, str]], words: list[tuple[int, str]]) -> dict[str, str]:
-    """Words after the links, by column: in order when all are there, else by where they stand."""
+def _tail(extras: _Words, words: _Words, cells: list[str]) -> dict[str, str]:
+    """Words after the links, by column: in order when all are there, else by cell, else by where they stand."""
     if len(words) >= len(extras):
         return {name: word for (_, name), (_, word) in zip(extras, words, strict=False)}
+    if len(cells) == len(extras):
+        return {name: cell for (_, name), cell in zip(extras, cells, strict=True)}
     tail: dict[str, str] = {}
     left = list(extras)
     for start, word in words:
