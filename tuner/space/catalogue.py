@@ -26,7 +26,7 @@ Need: TypeAlias = Literal[
 ]  # fmt: skip
 Safety: TypeAlias = Literal["uniform", "slow", "fail", "hang", "corrupt", "memory"]
 Proof: TypeAlias = Literal["integer-echo", "string-echo", "config-line", "effect-line", "process-env", "none"]
-Role: TypeAlias = Literal["channels_floor", "channels_ceiling", "cpu_threads"]
+Role: TypeAlias = Literal["channels_floor", "channels_ceiling", "gpu_paths", "cpu_threads"]
 
 
 def parse_version(text: str | None) -> Version | None:
@@ -111,10 +111,11 @@ class Knob(Record):
         scope: When it is read: once a process, at every communicator, or also settable in ``ncclConfig_t``.
         nodes: On how many nodes it matters; either is enough.
         needs: What it further needs to matter; all of it.
+        off_when: Inherited settings under which it does nothing.
         docs: The section of NVIDIA's page it stands in.
         safety: What a value may do, and ``uniform`` if all ranks must agree.
         proof: How NCCL's log shows that it was read.
-        proof_line: The line itself, ``{value}`` for the value.
+        proof_line: The line itself, ``{value}`` for the value; empty for the usual one (``evidence_line``).
         source: File and function of NCCL that the entry was read from.
         suggest: Values worth trying; the default of a space file that names the knob alone.
         never: Why it is never searched; empty for a knob that may be.
@@ -137,6 +138,7 @@ class Knob(Record):
     scope: Literal["process", "communicator", "config"]
     nodes: Annotated[tuple[Nodes, ...], Field(min_length=1)] = ("one", "several")
     needs: tuple[Need, ...] = ()
+    off_when: dict[str, str] = {}
     docs: DocsClass
     safety: tuple[Safety, ...] = ()
     proof: Proof
@@ -146,6 +148,13 @@ class Knob(Record):
     never: str = ""
     role: Role | None = None
     ship: Literal["plain", "noted", "asked"] = "asked"
+
+    @property
+    def evidence_line(self) -> str:
+        """The line of the log that shows the value, ``{value}`` in its place; empty where there is none."""
+        usual = {"integer-echo": f"{self.name} set by environment to {{value}}.",
+                 "string-echo": f"{self.name} set by environment to {{value}}"}  # fmt: skip
+        return self.proof_line or usual.get(self.proof, "")
 
     @model_validator(mode="after")
     def _consistent(self) -> Knob:

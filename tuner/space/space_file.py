@@ -8,7 +8,8 @@ from typing import Annotated, Any, Literal, TypeAlias
 from pydantic import Field
 
 from ..errors import SpaceError, UsageError, nearest
-from ..records import Backend, Candidate, Dimension, Record, Space
+from ..machine.facts import Facts
+from ..records import Backend, Candidate, Dimension, Placement, Record, Space
 from .catalogue import Catalogue, Knob, data_folder, nearest_knob
 from .conditions import Condition, as_data, names_of
 from .document import Document, Loc, read_document
@@ -42,7 +43,17 @@ class SpaceFile(Record):
 
 def space_names() -> tuple[str, ...]:
     """The spaces of this installation, without ``auto``."""
-    return tuple(sorted(path.stem for path in data_folder().glob("*.yaml") if path.stem != "knobs"))
+    files = (path for path in data_folder().glob("*.yaml") if path.stem != "knobs")
+    return tuple(sorted(path.stem for path in files if "\nknobs:\n" in path.read_text(encoding="utf-8")))
+
+
+def choose(facts: Facts, placement: Placement) -> str:
+    """Pick the space for this machine: what ``auto`` stands for."""
+    if facts.backend == "gloo":
+        return "cpu"
+    if placement.nccl_nodes > 1:
+        return "infiniband" if facts.has_infiniband and not placement.emulated_nodes else "tcp"
+    return "nvlink" if facts.links == "nvlink" else "pcie"
 
 
 def load_space(name_or_path: str, catalogue: Catalogue) -> Space:

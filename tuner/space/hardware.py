@@ -1,0 +1,113 @@
+"""Does this machine have what a setting needs? One small answer for each need; an unknown counts as there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final, TypeAlias
+
+from ..machine.facts import Facts
+from ..machine.topology import is_nvlink
+from ..records import Placement
+from .catalogue import Need, Nodes
+
+Answer: TypeAlias = Callable[[Facts, Placement], str | None]
+
+HOPPER: Final = (9, 0)
+BLACKWELL: Final = (10, 0)
+
+
+def ranks_per_node(placement: Placement) -> int:
+    """The most ranks that one node, as NCCL counts them, can hold."""
+    return -(-placement.world_size // placement.nccl_nodes)
+
+
+def why_not_on(nodes: Iterable[Nodes], placement: Placement) -> str | None:
+    """Say why a setting that acts inside a node, between nodes, or both has nothing to act on."""
+    inside, between = ranks_per_node(placement) > 1, placement.nccl_nodes > 1
+    if ("one" in nodes and inside) or ("several" in nodes and between):
+        return None
+    if not (inside or between):
+        return "there is one rank only"
+    return "all ranks are on one node" if inside else "each node has one rank"
+
+
+def why_not_here(needs: Iterable[Need], facts: Facts, placement: Placement) -> str | None:
+    """Say what this machine lacks, or ``None``."""
+    for need in needs:
+        why = _ANSWERS[need](facts, placement) if need in _ANSWERS else None
+        if why:
+            return why
+    return None
+
+
+def _nvlink(facts: Facts, _: Placement) -> str | None:
+    links = facts.topology.links.values() if facts.topology else ()
+    if facts.links == "nvlink" or any(map(is_nvlink, links)) or (facts.topology is None and len(facts.gpus) > 1):
+        return None
+    return "no GPUs are joined by NVLink"
+
+
+def _pcie(facts: Facts, _: Placement) -> str | None:
+    return "all GPUs are joined by NVLink" if facts.links == "nvlink" else None
+
+
+def _nvswitch(facts: Facts, _: Placement) -> str | None:
+    return None if facts.nvswitch else "there is no NVSwitch"
+
+
+def _capability(least: tuple[int, int], name: str) -> Answer:
+    def answer(facts: Facts, _: Placement) -> str | None:
+        known = [gpu.compute_capability for gpu in facts.gpus if gpu.compute_capability]
+        return f"needs GPUs from {name} on" if known and min(known) < least else None
+
+    return answer
+
+
+def _sockets(_: Facts, placement: Placement) -> str | None:
+    return "all ranks are on one node, which needs no sockets" if placement.nccl_nodes == 1 else None
+
+
+def _infiniband(facts: Facts, placement: Placement) -> str | None:
+    if placement.emulated_nodes:
+        return "emulated nodes talk over loopback sockets"
+    return None if facts.has_infiniband else "no InfiniBand or RoCE port is up"
+
+
+def _several_nics(facts: Facts, placement: Placement) -> str | None:
+    if placement.emulated_nodes:
+        return "emulated nodes talk over loopback sockets"
+    count = max(
+        sum(nic.kind == kind and nic.up is True and not nic.virtual for nic in facts.nics) for kind in ("net", "ib")
+    )
+    return None if count > 1 else "there is one network card at most"
+
+
+def _collnet(facts: Facts, _: Placement) -> str | None:
+    has_plugin = any(plugin.kind == "net" for plugin in facts.inherited.plugins)
+    return None if has_plugin else "no network plugin that could bring CollNet is installed"
+
+
+def _grace(facts: Facts, _: Placement) -> str | None:
+    return None if facts.cpu.architecture in ("aarch64", "arm64", "") else "the CPU is no Grace"
+
+
+def _one_process(_: Facts, __: Placement) -> str | None:
+    return "torchrun starts one process for each GPU"
+
+
+_ANSWERS: Final[Mapping[Need, Answer]] = {
+    "nvlink": _nvlink,
+    "pcie": _pcie,
+    "nvswitch": _nvswitch,
+    "multicast": _nvswitch,
+    "hopper": _capability(HOPPER, "Hopper"),
+    "blackwell": _capability(BLACKWELL, "Blackwell"),
+    "sockets": _sockets,
+    "infiniband": _infiniband,
+    "gpudirect": _infiniband,
+    "several_nics": _several_nics,
+    "collnet": _collnet,
+    "grace": _grace,
+    "one_process": _one_process,
+}
+"""What facts can settle; the other needs depend on the workload and are left to the evidence."""
