@@ -19,6 +19,7 @@ from typing import NamedTuple
 _DEFAULT_FOLDERS = ("lib64", "usr/lib64", "lib", "usr/lib")
 _LOAD, _DYNAMIC = 1, 2  # kinds of segment
 _NEEDED, _STRTAB, _RPATH, _RUNPATH = 1, 5, 15, 29  # tags of a dynamic entry
+_LONGEST = 2**20  # bytes of a text in a string table
 _CACHE_MAGIC = b"glibc-ld.so.cache1.1"
 
 
@@ -56,7 +57,7 @@ def read_dynamic(path: Path) -> Dynamic | None:
     try:
         with mapped(path) as data:
             return _dynamic(data, str(path.resolve().parent))
-    except (OSError, ValueError, struct.error, IndexError, UnicodeDecodeError):
+    except (OSError, ValueError, struct.error, OverflowError):
         return None
 
 
@@ -104,13 +105,16 @@ def _rodata(data: mmap.mmap) -> tuple[int, int] | None:
     if names_at >= len(headers):
         return None
     for name, _, _, _, offset, length in headers:
-        if _text(data, headers[names_at][4] + name) == ".rodata":
+        if _text(data, headers[names_at][4] + name) == ".rodata" and offset + length <= len(data):
             return offset, offset + length
     return None
 
 
 def _text(data: mmap.mmap, begin: int) -> str:
-    return data[begin : data.find(b"\0", begin)].decode()
+    end = data.find(b"\0", begin, begin + _LONGEST)
+    if end < 0:
+        raise ValueError(f"no text at {begin:#x}")
+    return data[begin:end].decode()
 
 
 def find_library(name: str, asking: Dynamic | None, environ: Mapping[str, str], root: Path = Path("/")) -> Found | None:

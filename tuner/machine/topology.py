@@ -251,7 +251,7 @@ def _row(blocks: list[_Block], line: str) -> tuple[_Block, str, _Words] | None:
 def _add(block: _Block, label: str, words: _Words, tabbed: str, *, cut: bool) -> None:
     """Take over a row; what was read first stays, and the last word of a line that was cut is dropped."""
     if cut and (len(words) < len(block.columns) or label != block.devices[-1]):
-        words = words[:-1]
+        words, tabbed = words[:-1], label
     links: dict[str, str] = {}
     for name, (_, word) in zip(block.devices, words, strict=False):
         if not _LINK.match(word):
