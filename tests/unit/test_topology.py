@@ -172,16 +172,28 @@ def test_mig_is_seen():
     assert not parse_topology(hgx()).mig
 
 
-@pytest.mark.parametrize("end", range(0, len(hgx()), 29))
-def test_a_cut_text_says_nothing_that_the_whole_does_not(end):
-    whole, part = parse_topology(hgx()), parse_topology(hgx()[:end])
-    assert set(part.links.items()) <= set(whole.links.items())
-    assert set(part.gpus) <= set(whole.gpus)
-    for field in ("cpu_affinity", "numa_affinity"):
-        for gpu, value in getattr(part, field).items():
-            assert getattr(whole, field)[gpu] == value
-    by_column = {key.split()[0]: word for key, word in part.nic_links.items()}
-    assert set(by_column.values()) <= {"PIX", "NODE", "SYS"}
+def old_form():
+    """Two GPUs and a NIC whose row has no affinity, so that a full row of a GPU can be cut in its last column."""
+    tails = [("0-13,28-41",), ("14-27,42-55",), ("",)]
+    return matrix(["GPU0", "GPU1", "hfi1_0"], lambda *_: "NODE", tails, ("CPU Affinity",))
+
+
+WITHOUT_LEGEND = hgx().partition("\nLegend")[0] + "\n"
+CUTS = [*((old_form(), end) for end in range(len(old_form()))), *((WITHOUT_LEGEND, end) for end in range(0, 1600, 13))]
+
+
+@pytest.mark.parametrize(("text", "end"), CUTS)
+def test_a_cut_text_says_nothing_that_the_whole_does_not(text, end):
+    whole, part = parse_topology(text), parse_topology(text[:end])
+    assert part.gpus in ((), whole.gpus)
+    assert part.nics in ((), whole.nics)
+    for field in ("links", "nic_links", "cpu_affinity", "numa_affinity"):
+        assert getattr(part, field).items() <= getattr(whole, field).items()
+
+
+def test_a_whole_matrix_may_lack_the_last_line_end():
+    text = matrix(["GPU0", "GPU1"], lambda *_: "PHB", [("0-3",), ("4-7",)], ("CPU Affinity",))
+    assert parse_topology(text.rstrip("\n")) == parse_topology(text)
 
 
 @pytest.mark.parametrize(
