@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from . import intervals
 from .trace import RankTrace, StepTimes, reduce
 
 __all__ = ["RankTrace", "answers", "communication", "match", "reduce"]
@@ -51,14 +52,17 @@ class Matched:
     Attributes:
         collectives: In order.
         steps: The number of such steps.
+        active_us: Time of a step in which something was transferred, the mean over ranks. Less than the sum
+            of the transfers where collectives run beside each other.
     """
 
     collectives: tuple[Collective, ...]
     steps: int
+    active_us: float
 
     @property
     def transfer_us(self) -> float:
-        """Transfer of a step, the mean."""
+        """Sum of the transfers of a step, the mean."""
         return sum(each.transfer_us for each in self.collectives) / self.steps
 
     @property
@@ -83,15 +87,21 @@ def match(ranks: Sequence[RankTrace]) -> Matched | None:
         return None
     by_number = [{step.number: step for step in rank.steps} for rank in ranks]
     found: list[Collective] = []
+    active: list[float] = []
     steps = 0
     for number in sorted(set(by_number[0]).intersection(*by_number[1:])):
-        durations = [rank[number].collectives_us for rank in by_number]
-        if len({len(each) for each in durations}) > 1 or not durations[0]:
+        spans = [rank[number].collectives for rank in by_number]
+        if len({len(each) for each in spans}) > 1 or not spans[0]:
             continue
         steps += 1
-        for times in zip(*durations, strict=True):
-            found.append(Collective(min(times), tuple(time - min(times) for time in times)))
-    return Matched(tuple(found), steps) if steps else None
+        durations = [[end - begin for begin, end in each] for each in spans]
+        shortest = [min(times) for times in zip(*durations, strict=True)]
+        for least, times in zip(shortest, zip(*durations, strict=True), strict=True):
+            found.append(Collective(least, tuple(time - least for time in times)))
+        # The wait comes first: the last rank's arrival starts the transfer.
+        moving = [[(end - least, end) for (_, end), least in zip(each, shortest, strict=True)] for each in spans]
+        active += [intervals.length(intervals.union(each)) for each in moving]
+    return Matched(tuple(found), steps, sum(active) / len(active)) if steps else None
 
 
 def communication(ranks: Sequence[RankTrace], untraced_step_us: float | None = None) -> dict[str, Any] | None:
@@ -117,7 +127,7 @@ def communication(ranks: Sequence[RankTrace], untraced_step_us: float | None = N
         return None
     exposed_us = max(0.0, busy_us - overlap_us)
     matched = match(ranks)
-    transfer_us = min(matched.transfer_us, busy_us) if matched else None
+    transfer_us = min(matched.active_us, busy_us) if matched else None
     return {
         "source": source,
         "steps": min(len(rank.steps) for rank in ranks),

@@ -44,7 +44,7 @@ class StepTimes:
         overlap_us: Both at once (communication of the rank's source).
         idle_us: Neither of them, nor a copy.
         cpu_comm_us: Union of gloo's communication on the CPU.
-        collectives_us: Each collective's own duration, in the order of their launch.
+        collectives: Begin and end of each collective after the step began, in the order of their launch.
     """
 
     number: int
@@ -54,7 +54,7 @@ class StepTimes:
     overlap_us: float
     idle_us: float
     cpu_comm_us: float
-    collectives_us: tuple[float, ...]
+    collectives: tuple[Interval, ...]
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,10 @@ class RankTrace:
         Returns:
             The trace.
         """
-        steps = tuple(StepTimes(**{**step, "collectives_us": tuple(step["collectives_us"])}) for step in plain["steps"])
+        steps = tuple(
+            StepTimes(**{**step, "collectives": tuple((begin, end) for begin, end in step["collectives"])})
+            for step in plain["steps"]
+        )
         return cls(**{**plain, "steps": steps})
 
 
@@ -305,7 +308,9 @@ def _step_times(trace: _Trace, source: str | None, number: int, window: Interval
         overlap_us=intervals.length(talk) + intervals.length(compute) - active,
         idle_us=window[1] - window[0] - either,
         cpu_comm_us=intervals.length(gloo),
-        collectives_us=tuple(event.end - event.begin for event in own if window[0] <= event.begin < window[1]),
+        collectives=tuple(
+            (event.begin - window[0], event.end - window[0]) for event in own if window[0] <= event.begin < window[1]
+        ),
     )
 
 
