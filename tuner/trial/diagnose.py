@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import json
 import logging
 from collections import deque
@@ -28,6 +29,8 @@ _TAIL_LINES = 40
 _BUS_ERROR = 7
 # Classes that say how it ended but not why: a cause in the log says more.
 _GENERIC = frozenset({"workload_error", "no_result"})
+# Phases of the heartbeat in which no collective need have come back yet.
+_BEFORE_STEPS = (None, "import", "group", "warmup")
 _ENDED_CLASS = {
     "startup_timeout": "startup_timeout",
     "no_progress": "hang_timeout",
@@ -138,7 +141,7 @@ def diagnose(
     symptoms = read_symptoms(lines)
     name, message, extra = _name(result, ended, errors, symptoms)
     details = {
-        **_facts(symptoms, name),
+        **facts_of(symptoms, name),
         **extra,
         "ended": ended.reason,
         "returncode": ended.returncode,
@@ -149,6 +152,8 @@ def diagnose(
     if errors:
         details["error"] = errors[0].message[:2000]
     pattern = symptoms.pattern if name == "hang_timeout" else None
+    if pattern == "silent_after_init" and ended.phase not in _BEFORE_STEPS:
+        pattern = None
     return failure(name, message, pattern=pattern, log_tail=tail(log), **details)
 
 
@@ -163,21 +168,38 @@ def _name(
     if ended.reason in ("stopped", "launcher_missing"):
         return _ENDED_CLASS[ended.reason], "", {}
     was_killed = ended.reason != "exited"
-    cause = symptoms.cause(table, symptoms=False)
-    if cause:
-        return cause.name, cause.line, cause.details
+    if found := classify(symptoms, was_killed=was_killed):
+        return found
     if was_killed:
         return _ENDED_CLASS[ended.reason], _limit_message(ended), {}
-    if by_signal := signal_class(symptoms, table):
-        return by_signal
-    if weak := symptoms.cause(table):
-        return weak.name, weak.line, weak.details
     if told or errors:
         text = errors[0].message if errors else (result.detail if result else "")
         return "workload_error", text, {}
     if symptoms.error:
         return "workload_error", symptoms.error, {}
     return "no_result", "", {}
+
+
+def classify(symptoms: Symptoms, *, was_killed: bool = False) -> tuple[str, str, dict[str, JsonValue]] | None:
+    """The class that the logs alone show: a cause, else what a signal means, else what a peer saw of it.
+
+    Args:
+        symptoms: Of all logs.
+        was_killed: Whether we ended the launch; its signals and broken connections then say nothing.
+
+    Returns:
+        The class, its line, and details; ``None`` when the logs show no failure.
+    """
+    table = load_failures()
+    cause = symptoms.cause(table, symptoms=False)
+    if cause:
+        return cause.name, cause.line, cause.details
+    if was_killed:
+        return None
+    if by_signal := signal_class(symptoms, table):
+        return by_signal
+    weak = symptoms.cause(table)
+    return (weak.name, weak.line, weak.details) if weak else None
 
 
 def _limit_message(ended: Ended) -> str:
@@ -203,7 +225,7 @@ def signal_class(symptoms: Symptoms, table: FailureTable) -> tuple[str, str, dic
     return None
 
 
-def _facts(symptoms: Symptoms, name: str) -> dict[str, JsonValue]:
+def facts_of(symptoms: Symptoms, name: str) -> dict[str, JsonValue]:
     """What the log says besides the class; only what it does say."""
     facts: dict[str, JsonValue] = {"nccl_version": symptoms.nccl_version, "signal": symptoms.signal}
     if symptoms.exits:
@@ -234,19 +256,26 @@ def _same(values: Iterable[JsonValue]) -> JsonValue:
     return kinds[0] if len(kinds) == 1 else None
 
 
-def log_lines(path: Path) -> Iterator[str]:
+def log_lines(path: Path, part_bytes: int = _LOG_PART_BYTES) -> Iterator[str]:
     """The lines of a log; of a very long one its start and its end. Nothing when it cannot be read."""
     try:
         with path.open("rb") as file:
             size = file.seek(0, 2)
             file.seek(0)
-            head = file.read(min(size, _LOG_PART_BYTES))
-            yield from head.decode("utf-8", "replace").splitlines()
+            head = file.read(min(size, part_bytes))
+            yield from decode(head).splitlines()
             if size > len(head):
-                file.seek(max(len(head), size - _LOG_PART_BYTES))
+                file.seek(max(len(head), size - part_bytes))
                 yield from file.read().decode("utf-8", "replace").splitlines()
     except OSError as error:
         logger.debug("cannot read %s: %s", path, error)
+
+
+def decode(data: bytes) -> str:
+    """Text of a log, whatever its encoding: UTF-16 by its mark, else UTF-8 with what is none of it replaced."""
+    if data[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
+        return data.decode("utf-16", "replace")
+    return data.decode("utf-8", "replace")
 
 
 def tail(path: Path, lines: int = _TAIL_LINES) -> str:

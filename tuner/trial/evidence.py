@@ -49,11 +49,17 @@ class LogPatterns(Record):
 
     Attributes:
         sockets_by_choice: Setting to the values by which sockets are chosen on purpose.
+        vpn_interfaces: Regular expression for names of interfaces of a VPN.
     """
 
     schema_version: Literal[1]
     refusals: tuple[Refusal, ...]
     sockets_by_choice: dict[str, tuple[str, ...]]
+    vpn_interfaces: str
+
+    def is_vpn(self, interface: str) -> bool:
+        """Whether a network interface looks like one of a VPN."""
+        return re.search(self.vpn_interfaces, interface) is not None
 
 
 @cache
@@ -96,7 +102,7 @@ def evidence(
     knobs = catalogue.knobs if isinstance(catalogue, Catalogue) else catalogue
     refused: dict[str, str] = {}
     inert: list[str] = []
-    told = complaints(log.texts, candidate)
+    told = complaints(log.texts, candidate.settings)
     for name, value in candidate.settings.items():
         knob = knobs.get(name)
         reason = told.get(name) or _changed(log, name, value, knob)
@@ -124,23 +130,28 @@ def evidence(
     )
 
 
-def complaints(texts: Iterable[str], candidate: Candidate) -> dict[str, str]:
-    """The candidate's settings that NCCL changed or refused in so many words, each with NCCL's own line."""
+def complaints(texts: Iterable[str], asked: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The settings that NCCL changed or refused in so many words, each with NCCL's own line.
+
+    Args:
+        texts: Lines of the log.
+        asked: The settings in question; every setting that a line names, unless given.
+    """
     found: dict[str, str] = {}
     for text in texts:
         for refusal in load_log_patterns().refusals:
             if match := refusal.regex.search(text):
-                for name in _meant(refusal, match, candidate):
+                for name in _meant(refusal, match, asked):
                     found.setdefault(name, text)
     return found
 
 
-def _meant(refusal: Refusal, match: re.Match[str], candidate: Candidate) -> list[str]:
+def _meant(refusal: Refusal, match: re.Match[str], asked: Mapping[str, str] | None) -> list[str]:
     groups = match.groupdict()
     if refusal.by_value:
-        return [name for name, value in candidate.settings.items() if value == groups.get("value")]
-    names = refusal.names or (groups.get("name"),)
-    return [name for name in names if name in candidate.settings]
+        return [name for name, value in (asked or {}).items() if value == groups.get("value")]
+    names = refusal.names or (groups["name"],)
+    return list(names[:1]) if asked is None else [name for name in names if name in asked]
 
 
 def _changed(log: NcclLog, name: str, value: str, knob: Knob | None) -> str | None:

@@ -13,6 +13,8 @@ from typing import Any
 
 from .failures import FailureTable, Hit, load_failures
 
+_ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+_LONGEST_LINE = 4000
 _WATCHDOG = re.compile(r"Watchdog caught collective operation timeout: WorkNCCL\((?P<work>.*?)\) ran for")
 _RANK = re.compile(r"\bRank (\d+)\]|\[rank(\d+)\]")
 _GROUP = re.compile(r"\[PG (?:ID|GUID)? ?(\S+)")
@@ -21,23 +23,28 @@ _WORK = {
     "op": re.compile(r"OpType=(\w+)"),
     "timeout_ms": re.compile(r"Timeout\(ms\)=(\d+)"),
 }
-_ENQUEUED = re.compile(r"last enqueued (?:NCCL )?work: (-?\d+)")
+_ENQUEUED = re.compile(r"[Ll]ast enqueued (?:NCCL )?work: (-?\d+)")
 _COMPLETED = re.compile(r"last completed (?:NCCL )?work: (-?\d+)")
+_ROOT = re.compile(r"Root Cause \(first observed failure\)")
+_ROOT_RANK = re.compile(r"^\W*(?:.*\W)?rank\s+: \d+ \(local_rank: (\d+)\)")
+_ROOT_CODE = re.compile(r"exitcode\s+: (-?\d+) \(pid")
 _EXIT = re.compile(r"failed \(exitcode: (-?\d+)\) local_rank: (\d+)")
 _SIGNAL = re.compile(r"Caught signal (\d+) |traceback : Signal (\d+) \(SIG")
 _DUMPED = re.compile(r"^(?:.*: )?(Bus error|Segmentation fault|Killed|Aborted)(?: \(core dumped\))?\s*$")
 _DUMPED_SIGNAL = {"Bus error": 7, "Segmentation fault": 11, "Killed": 9, "Aborted": 6}
 _VERSION = re.compile(r"NCCL version (\d+\.\d+(?:\.\d+)?)")
 _ECHO = re.compile(r"\b(\w+) set (?:by environment )?to (\S.*?)\.?\s*$")
-_INIT = re.compile(r"Init (START|COMPLETE)")
+_INIT = re.compile(r"\brank (\d+) nranks (\d+) .*Init (START|COMPLETE)")
 _EXCEPTION = re.compile(r"(?:^|: ?|\]:? )(?P<error>[A-Za-z_][\w.]*(?:Error|Exception|Interrupt)\b(?:: .*)?)\s*$")
 # Raised by torchrun itself over what its workers did: never the cause.
 _NO_CAUSE = ("ChildFailedError", "SignalException")
 
 _MARKERS = (
     "Watchdog caught",
-    "last enqueued",
-    "exitcode: ",
+    "ast enqueued",
+    "Root Cause",
+    "local_rank: ",
+    "exitcode",
     "Caught signal",
     "traceback : Signal",
     "Bus error",
@@ -47,8 +54,7 @@ _MARKERS = (
     "NCCL version",
     " set to ",
     " set by environment to ",
-    "Init START",
-    "Init COMPLETE",
+    " nranks ",
     "Error",
     "Exception",
     "KeyboardInterrupt",
@@ -77,8 +83,9 @@ class Symptoms:
         signals: Numbers of signals that processes reported themselves.
         echoed: Names that the log shows as set, with their values.
         error: The first line that names an exception.
-        started: How many ``Init START`` lines were seen.
-        completed: How many ``Init COMPLETE`` lines were seen.
+        enqueued: Rank to the last collective that it had asked for, as torch said when it gave up.
+        completed: Ranks whose ``Init COMPLETE`` was seen, and ``nranks`` what those lines say of the group's size.
+        root: ``[local rank, exit code]`` of torchrun's root cause, while its block is read.
     """
 
     hits: dict[str, Hit] = field(default_factory=dict)
@@ -90,8 +97,10 @@ class Symptoms:
     echoed: dict[str, str] = field(default_factory=dict)
     nccl_version: str | None = None
     error: str | None = None
-    started: int = 0
-    completed: int = 0
+    enqueued: dict[int, int] = field(default_factory=dict)
+    completed: set[int] = field(default_factory=set)
+    nranks: int | None = None
+    root: list[int] | None = None
 
     def cause(self, table: FailureTable, *, symptoms: bool = True) -> Hit | None:
         """The hit that comes first in the table.
@@ -109,23 +118,26 @@ class Symptoms:
 
         One rank alone says nothing about the others. Different process groups count on their own.
         """
-        if self.stands:
-            first: dict[tuple[str | None, int], Stand] = {}
-            for stand in self.stands:
-                if stand.rank is not None and stand.seq is not None:
-                    first.setdefault((stand.group, stand.rank), stand)
-            groups = {group for group, _ in first}
-            for group in groups:
-                seqs = [stand.seq for (of, _), stand in first.items() if of == group]
-                if len(seqs) > 1:
-                    return "same_seq" if len(set(seqs)) == 1 else "different_seq"
-            return None
-        return "silent_after_init" if self.completed else None
+        if not self.stands:
+            return "silent_after_init" if self.completed and len(self.completed) >= (self.nranks or 0) else None
+        first: dict[tuple[str | None, int], int] = {}
+        for stand in self.stands:
+            if stand.rank is not None and stand.seq is not None:
+                first.setdefault((stand.group, stand.rank), stand.seq)
+        for group in dict.fromkeys(group for group, _ in first):
+            seqs = {rank: seq for (of, rank), seq in first.items() if of == group}
+            # A rank that never asked for the collective does not time out itself.
+            behind = [rank for rank, last in self.enqueued.items() if rank not in seqs and last < min(seqs.values())]
+            if behind or len(set(seqs.values())) > 1:
+                return "different_seq"
+            if len(seqs) > 1:
+                return "same_seq"
+        return None
 
     @property
     def signal(self) -> int | None:
         """The signal that ended the first failing rank."""
-        for code, _ in self.exits[:1]:
+        for code, _ in self.exits[:1]:  # what ended later was ended because of the first
             number = -code if code < 0 else code - 128
             if 0 < number < 65:
                 return number
@@ -148,6 +160,9 @@ def read_symptoms(lines: Iterable[str], table: FailureTable | None = None) -> Sy
 
 def fold_line(state: Symptoms, line: str, table: FailureTable) -> None:
     """Take one line into ``state``."""
+    if "\x1b" in line:
+        line = _ANSI.sub("", line)
+    line = line[:_LONGEST_LINE]
     hit = table.hit(line)
     if hit:
         _merge(state, hit)
@@ -156,8 +171,9 @@ def fold_line(state: Symptoms, line: str, table: FailureTable) -> None:
     _fold_watchdog(state, line)
     _fold_exit(state, line)
     if found := _INIT.search(line):
-        state.started += found[1] == "START"
-        state.completed += found[1] == "COMPLETE"
+        state.nranks = max(state.nranks or 0, int(found[2]))
+        if found[3] == "COMPLETE":
+            state.completed.add(int(found[1]))
     if found := _VERSION.search(line):
         state.nccl_version = state.nccl_version or found[1]
     if found := _ECHO.search(line):
@@ -190,12 +206,21 @@ def _fold_watchdog(state: Symptoms, line: str) -> None:
             )
         )
     if found := _ENQUEUED.search(line):
+        if rank := _RANK.search(line):
+            state.enqueued.setdefault(int(rank[1] or rank[2]), int(found[1]))
         state.last_enqueued = state.last_enqueued if state.last_enqueued is not None else int(found[1])
     if found := _COMPLETED.search(line):
         state.last_completed = state.last_completed if state.last_completed is not None else int(found[1])
 
 
 def _fold_exit(state: Symptoms, line: str) -> None:
+    if _ROOT.search(line):
+        state.root = []
+    elif state.root is not None and (found := (_ROOT_CODE if state.root else _ROOT_RANK).search(line)):
+        state.root.append(int(found[1]))
+        if len(state.root) == 2:
+            state.exits.insert(0, (state.root[1], state.root[0]))
+            state.root = None
     if found := _EXIT.search(line):
         state.exits.append((int(found[1]), int(found[2])))
     if found := _SIGNAL.search(line):
