@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import logging
+import sqlite3
 from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -11,12 +14,15 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-_LOCK_WAIT_S = 1
-"""How long a locked SQLite file may hold up a trial, once; after that the mirror is given up for this run."""
+_LOCK_WAIT_S = 0.2
+"""How long a trial waits for a locked SQLite file. Optuna itself would sleep and try again for up to ten seconds."""
 
 
 class Mirror:
-    """Finished trials, added in order. The first failure costs one warning and ends the copying for this run.
+    """Finished trials, added in order.
+
+    A locked SQLite file is passed over until it is free; any other failure ends the copying for this run. Either costs
+    one warning.
 
     Args:
         url: An SQLAlchemy URL, or ``None`` for no copy.
@@ -28,6 +34,7 @@ class Mirror:
         self._name = study_name
         self._study: optuna.Study | None = None
         self._copied = 0
+        self._warned = False
 
     @property
     def alive(self) -> bool:
@@ -43,6 +50,9 @@ class Mirror:
         if self._url is None:
             return
         try:
+            if _is_locked(self._url):
+                self._warn("the file is locked; the trials are added once it is free")
+                return
             if self._study is None:
                 self._study, self._copied = self._open(self._url, trials)
             for trial in trials[self._copied :]:
@@ -50,8 +60,12 @@ class Mirror:
                 self._copied += 1
         except Exception as error:  # whatever a storage can raise: the ledger has it all
             self._url, self._study = None, None
-            first = str(error).strip().splitlines() or [type(error).__name__]
-            _log.warning("the Optuna storage cannot be written, the search goes on without it: %s", first[0][:200])
+            self._warn((str(error).strip().splitlines() or [type(error).__name__])[0][:200])
+
+    def _warn(self, why: str) -> None:
+        if not self._warned:
+            self._warned = True
+            _log.warning("the Optuna storage cannot be written, the search goes on without it: %s", why)
 
     def _open(self, url: str, trials: Sequence[optuna.trial.FrozenTrial]) -> tuple[optuna.Study, int]:
         import optuna
@@ -68,6 +82,22 @@ class Mirror:
         _log.info("the Optuna study %s does not match the ledger; it is written anew", self._name)
         optuna.delete_study(study_name=self._name, storage=storage)
         return optuna.create_study(storage=storage, study_name=self._name, direction="minimize"), 0
+
+
+def _is_locked(url: str) -> bool:
+    """Say whether the URL is an SQLite file that another process is writing to just now."""
+    from sqlalchemy import make_url
+
+    file = make_url(url).database
+    if not url.startswith("sqlite") or not file or not Path(file).exists():
+        return False
+    with closing(sqlite3.connect(file, timeout=_LOCK_WAIT_S, isolation_level=None)) as connection:
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+        except sqlite3.OperationalError as error:
+            return "locked" in str(error)
+        connection.execute("ROLLBACK")
+    return False
 
 
 def _mark(trial: optuna.trial.FrozenTrial) -> tuple[Any, ...]:

@@ -134,7 +134,8 @@ class Tracker:
         try:
             with suppress(OSError, AttributeError):
                 # The launches need the cores more than this thread does; on Linux a thread has a nice value of its own.
-                os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 19)
+                # Not the lowest: while it holds the interpreter's lock, the main thread waits for it.
+                os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 10)
             start = time.monotonic()
             self._store.connect()
             _log.debug("MLflow at %s after %.1f s", self.uri, time.monotonic() - start)
