@@ -1,7 +1,7 @@
 """Stand-ins for hardware, shared by all tests.
 
-``tests/conftest.py`` makes this module importable as ``fakes`` (pytest runs with ``--import-mode=importlib``, so the tests'
-folders are no packages): write ``from fakes import FakeRunner, request``.
+``tests/conftest.py`` makes this module importable as ``fakes`` (pytest runs with ``--import-mode=importlib``, so the
+tests' folders are no packages): write ``from fakes import FakeRunner, request``.
 """
 
 from __future__ import annotations

@@ -57,7 +57,7 @@ class LaunchPaths:
 
     @property
     def guardian(self) -> Path:
-        """The guardian's report about the end, for when nobody listened."""
+        """The guardian's report, written when nobody of the launch was left."""
         return self.folder / "guardian.json"
 
     def error_files(self) -> tuple[Path, ...]:
@@ -85,14 +85,14 @@ def launch_paths(study_folder: Path, launch_id: str) -> LaunchPaths:
 
 
 def unfinished_tokens(study_folder: Path) -> Iterator[str]:
-    """Yield the tokens of launches that left no result: some of their processes may still run.
+    """Yield the tokens of launches whose guardian left no report: some of their processes may still run.
 
     Args:
         study_folder: The folder of the study; may be absent.
     """
     for request in sorted((study_folder / LAUNCHES).glob("*/request.json")):
         paths = LaunchPaths(request.parent)
-        if paths.result.exists():
+        if paths.guardian.exists():
             continue
         try:
             token = json.loads(request.read_text())["token"]

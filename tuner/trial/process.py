@@ -303,7 +303,7 @@ def sweep(tokens: Iterable[str], wait_s: float = 3.0) -> list[int]:
 def sweep_study(study_folder: Path) -> list[int]:
     """End what a killed run of this study left behind; call it with the study's lock held.
 
-    The tokens are those of launches without a result. A guardian of the killed run may be ending them at the same time.
+    The tokens are those of launches whose guardian left no report; it may be ending them at the same time.
 
     Returns:
         The processes that were killed.

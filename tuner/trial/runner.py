@@ -15,7 +15,8 @@ from pydantic import ValidationError
 
 from ..errors import Interrupted, StorageError
 from ..records import Evidence, Failure, Measurement, Outcome, Request, ResultFile, first_problem
-from . import diagnose, environment, launch
+from ..space.catalogue import load_catalogue
+from . import diagnose, environment, evidence, launch
 from .paths import LaunchPaths, launch_paths
 from .process import Ended, run_guarded, sweep
 
@@ -215,7 +216,9 @@ def _accept(request: Request, paths: LaunchPaths, measurement: Measurement, ende
     ranks = sorted(report.rank for report in measurement.ranks)
     if ranks != list(range(request.placement.world_size)):
         return diagnose.failure(
-            "ranks_disagree", f"{request.placement.world_size} ranks were launched, the result has {ranks}"
+            "ranks_disagree",
+            f"{request.placement.world_size} ranks were launched, the result has {ranks}",
+            log_tail=diagnose.tail(paths.log),
         )
     for report in measurement.ranks:
         wanted = request.environment | request.per_rank_env.get(str(report.rank), {})
@@ -229,14 +232,14 @@ def _accept(request: Request, paths: LaunchPaths, measurement: Measurement, ende
             )
     parts = dict(measurement.parts_s)
     if ended.first_beat_s is not None:
-        parts.setdefault("start", round(ended.first_beat_s, 3))
+        parts["start"] = round(ended.first_beat_s, 3)  # the harness knows only the age of its own process
     if ended.result_s is not None:
         parts["end"] = round(max(0.0, ended.wall_s - ended.result_s), 3)
     return measurement.model_copy(
         update={
             "parts_s": parts,
             "warnings": (*measurement.warnings, *_end_warnings(ended)),
-            "evidence": measurement.evidence or _evidence(request, paths),
+            "evidence": measurement.evidence or _evidence(request, paths, completed=True),
         }
     )
 
@@ -266,10 +269,18 @@ def _failure(request: Request, paths: LaunchPaths, result: ResultFile | str, end
     elif failure.name == "no_result" and isinstance(result, str):
         update["message"] = result
     if failure.evidence is None:
-        update["evidence"] = _evidence(request, paths)
+        update["evidence"] = _evidence(request, paths, completed=False)
     return failure.model_copy(update=update)
 
 
-def _evidence(request: Request, paths: LaunchPaths) -> Evidence | None:
-    """What NCCL's logs say; a log that cannot be understood costs the evidence, never the measurement."""
-    return None
+def _evidence(request: Request, paths: LaunchPaths, *, completed: bool) -> Evidence | None:
+    """What NCCL's logs say; a log that cannot be read costs the evidence, never the outcome."""
+    logs = paths.nccl_logs()
+    if not logs:
+        return None
+    try:
+        log = evidence.read_logs(logs)
+    except OSError as error:
+        _log.warning("NCCL's logs of %s cannot be read: %s", request.launch_id, error)
+        return None
+    return evidence.evidence(log, request.candidate, load_catalogue(), completed=completed)
