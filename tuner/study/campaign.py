@@ -233,14 +233,14 @@ class Campaign:
             Interrupted: Asked to stop.
         """
         while True:
+            if self._drift_due() and not self._spent(search, budget):
+                self.default("drift")
             proposal = self._unfinished(search) or (None if self._spent(search, budget) else search.propose())
             if proposal is None:
                 return
             self._ledger.append(*proposal.skipped)
             self._trial(search, proposal)
             self._check_lost()
-            if self._drift_due() and not self._spent(search, budget):
-                self.default("drift")
 
     def _spent(self, search: Search, budget: Budget) -> bool:
         if search.spent >= budget.trials:
@@ -299,7 +299,7 @@ class Campaign:
         for entry in reversed(self._ledger.entries):
             if isinstance(entry, Launch) and entry.candidate.is_default:
                 break
-            if isinstance(entry, TrialEntry) and entry.launched:
+            if isinstance(entry, TrialEntry) and entry.launched and not entry.candidate.is_default:
                 since.append(entry)
         failed = since[:FAILED_IN_A_ROW]
         return len(since) >= DRIFT_EVERY or (

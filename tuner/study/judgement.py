@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from ..records import Candidate, Failure, Launch, Measurement
+from ..records import Candidate, Failure, Launch, Measurement, Outcome
 from .entries import MAY_RETURN, NEVER_AGAIN, TrialState
 from .ranking import SAMPLING, invalid_reason, score
 
@@ -72,8 +72,12 @@ def _failed(launches: Sequence[Launch], last: Launch, failure: Failure, tries: S
             if len(list(lost)) < INFRASTRUCTURE_TRIES and not failure.stop
             else Judgement("lost", reason=reason)
         )
-    if accuses_machine(failure) and not _default_worked_after(launches, last):
-        return "ask the default"
+    if accuses_machine(failure):
+        sick = _machine_was_sick(launches, last)
+        if sick is None or (sick and not _default_works(launches)):
+            return "ask the default"
+        if sick:
+            return "launch"
     faults = own_faults(launches, last.candidate)
     if faults >= MAX_OWN_FAULTS:
         return Judgement("infeasible", constraint=NEVER_AGAIN, reason=reason)
@@ -86,23 +90,34 @@ def _is_lost(launch: Launch) -> bool:
     return isinstance(launch.outcome, Failure) and launch.outcome.blame == "infrastructure"
 
 
-def accuses_machine(failure: Failure) -> bool:
-    """Say whether the failure claims that every candidate would fail here."""
-    return failure.stop or failure.blame == "environment"
+def accuses_machine(outcome: Outcome) -> bool:
+    """Say whether a failure claims that every candidate would fail here."""
+    return isinstance(outcome, Failure) and (outcome.stop or outcome.blame == "environment")
 
 
 def own_faults(launches: Sequence[Launch], candidate: Candidate) -> int:
-    """Count the candidate's failures, those of the infrastructure excepted."""
+    """Count the candidate's failures, less those of the infrastructure and of a machine that failed the default too."""
     return sum(
         launch.candidate == candidate
         and isinstance(launch.outcome, Failure)
         and launch.outcome.blame != "infrastructure"
+        and not (accuses_machine(launch.outcome) and _machine_was_sick(launches, launch))
         for launch in launches
     )
 
 
-def _default_worked_after(launches: Sequence[Launch], launch: Launch) -> bool:
+def _machine_was_sick(launches: Sequence[Launch], launch: Launch) -> bool | None:
+    """Say whether the default failed by the machine's fault right after a launch; ``None`` when it was not asked."""
     position = next(index for index, other in enumerate(launches) if other is launch)
-    return any(
-        later.candidate.is_default and isinstance(later.outcome, Measurement) for later in launches[position + 1 :]
-    )
+    for later in launches[position + 1 :]:
+        if later.candidate.is_default and isinstance(later.outcome, Measurement):
+            return False
+        if later.candidate.is_default and accuses_machine(later.outcome):
+            return True
+    return None
+
+
+def _default_works(launches: Sequence[Launch]) -> bool:
+    """Say whether the last launch of the default was measured."""
+    last = next((launch for launch in reversed(launches) if launch.candidate.is_default), None)
+    return last is not None and isinstance(last.outcome, Measurement)
