@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import statistics
 from collections.abc import Sequence
@@ -72,20 +73,17 @@ def relative_error(times_us: Sequence[float], block_medians_us: Sequence[float])
     return error / middle
 
 
-def differ(earlier_us: Sequence[float], later_us: Sequence[float], errors: float = FLAT_ERRORS) -> bool:
-    """Say whether two stretches of steps have different medians.
+def noise(windows_us: Sequence[Sequence[float]]) -> float:
+    """Estimate the standard deviation from neighbouring steps, so that a trend does not count as noise.
 
     Args:
-        earlier_us: The one.
-        later_us: The other.
-        errors: How many standard errors are still chance.
+        windows_us: Step times of each window, in order.
 
     Returns:
-        Whether the difference is larger than both ``FLAT_SHARE`` and chance.
+        Microseconds; 0 where no window has two steps.
     """
-    first, second = statistics.median(earlier_us), statistics.median(later_us)
-    chance = errors * math.hypot(median_error(earlier_us), median_error(later_us))
-    return abs(second - first) > max(FLAT_SHARE * min(first, second), chance)
+    changes = [later - earlier for window in windows_us for earlier, later in itertools.pairwise(window)]
+    return deviation(changes) / math.sqrt(2) if changes else 0.0
 
 
 def is_flat(windows_us: Sequence[Sequence[float]]) -> bool:
@@ -97,7 +95,12 @@ def is_flat(windows_us: Sequence[Sequence[float]]) -> bool:
     Returns:
         False also where there are fewer than two windows.
     """
-    return len(windows_us) >= 2 and not differ(windows_us[-2], windows_us[-1])
+    if len(windows_us) < 2:
+        return False
+    earlier_us, later_us = windows_us[-2], windows_us[-1]
+    error = _MEDIAN_TO_MEAN_ERROR * noise([earlier_us, later_us])
+    chance = FLAT_ERRORS * error * math.hypot(1 / math.sqrt(len(earlier_us)), 1 / math.sqrt(len(later_us)))
+    return not _differ(earlier_us, later_us, chance)
 
 
 def drifts(times_us: Sequence[float]) -> bool:
@@ -110,7 +113,10 @@ def drifts(times_us: Sequence[float]) -> bool:
         Whether the last third differs from the first; False for fewer than 12 steps.
     """
     third = len(times_us) // 3
-    return third >= 4 and differ(times_us[:third], times_us[-third:], DRIFT_ERRORS)
+    if third < 4:
+        return False
+    first, last = times_us[:third], times_us[-third:]
+    return _differ(first, last, DRIFT_ERRORS * math.hypot(median_error(first), median_error(last)))
 
 
 def window_steps(steps: Steps, typical_us: float | None, done: int, no_progress_s: float) -> int:
@@ -147,6 +153,11 @@ def block_steps(steps: Steps, typical_us: float, done: int, no_progress_s: float
         Steps, at least one.
     """
     return _within_silence(min(max(1, steps.block), max(1, steps.timed_max - done)), typical_us, no_progress_s)
+
+
+def _differ(earlier_us: Sequence[float], later_us: Sequence[float], chance_us: float) -> bool:
+    first, second = statistics.median(earlier_us), statistics.median(later_us)
+    return abs(second - first) > max(FLAT_SHARE * min(first, second), chance_us)
 
 
 def _within_silence(count: int, typical_us: float, no_progress_s: float) -> int:
