@@ -103,12 +103,12 @@ def test_a_double_fork_out_of_everything_is_ended(commands):
 def test_the_command_is_asked_before_it_is_killed(commands):
     ended = commands.run(
         """
-        import signal, sys, time
+        import os, signal, time
         def bye(*_):
-            print("asked", flush=True)
-            sys.exit(0)
+            os.write(1, b"asked")
+            os._exit(0)
         signal.signal(signal.SIGTERM, bye)
-        print("up", flush=True)
+        os.write(1, b"up")
         time.sleep(60)
         """,
         stop=lambda: "up" in commands.log() if commands.paths.log.exists() else False,
@@ -205,6 +205,29 @@ def test_a_dead_guardian_is_noticed_and_its_orphans_are_swept(commands):
     thread.join(20)
     assert not thread.is_alive()
     assert (outcome["ended"].reason, outcome["ended"].returncode) == ("exited", None)
+    assert commands.left() == []
+
+
+@pytest.mark.parametrize(("parent", "word", "reason"), [(os.getpid(), b"stop\n", "stopped"), (1, b"", "parent_died")])
+def test_the_guardian_ends_everything_on_a_word_or_when_its_parent_changed(commands, parent, word, reason):
+    """Also while somebody else holds the pipe open."""
+    spec = {
+        "argv": ["sleep", "60"],
+        "env": {"PATH": os.environ["PATH"], TOKEN: commands.token},
+        "cwd": "/",
+        "log": str(commands.paths.log),
+        "report": str(commands.paths.guardian),
+        "grace_s": 1,
+        "total_s": 60,
+        "parent": parent,
+    }
+    with subprocess.Popen(
+        [sys.executable, "-I", "-S", guardian.__file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process_:
+        process_.stdin.write(json.dumps(spec).encode() + b"\n" + word)
+        process_.stdin.flush()
+        assert json.loads(process_.stdout.readline())["reason"] == reason
+    assert commands.report()["returncode"] == -signal.SIGTERM
     assert commands.left() == []
 
 

@@ -4,6 +4,8 @@ import errno
 import json
 import os
 import sys
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -15,6 +17,17 @@ from nccltune.trial.paths import launch_paths
 from nccltune.trial.runner import adopt
 
 HERE = Path(__file__).parent
+
+
+def wait_for(condition, seconds):
+    until = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > until:
+            return False
+        time.sleep(0.02)
+    return True
+
+
 SHORT = Limits(startup_s=60, no_progress_s=0.5, total_s=90, grace_s=1, shutdown_s=0)
 
 
@@ -57,7 +70,11 @@ def test_a_launch_without_a_usable_result_is_a_failure_with_the_reason(launches,
 
 
 @pytest.mark.launch
-def test_a_segfault_is_not_the_workloads_exception(launches):
+def test_a_segfault_is_not_the_workloads_exception(launches, tmp_path, monkeypatch):
+    """Nor do a user's own modules in the working folder shadow what torchrun and the workers import."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("queue", "statistics", "platform", "torch"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('the wrong module')")
     outcome = launches.run("segfault", real=True)
     assert outcome.name == "segfault"
     assert "act.py" in outcome.log_tail, "the Python line is named"
@@ -141,6 +158,24 @@ def test_a_launch_prefix_starts_an_agent_on_each_node(launches, tmp_path):
     outcome = launches.run("ok", real=True, placement=placement)
     assert isinstance(outcome, Measurement), outcome
     assert [report.rank for report in outcome.ranks] == [0, 1]
+
+
+def test_a_result_that_a_shared_folder_shows_late_is_waited_for(launches, tmp_path):
+    starter = tmp_path / "start"
+    starter.write_text('#!/bin/sh\nfor last; do :; done\n"$@" && mv "$last" "$last.late"\n')
+    starter.chmod(0o755)
+    paths = launch_paths(launches.folder, "0000-search")
+    late = paths.folder / "result.json.late"
+
+    def show_late():
+        if wait_for(paths.guardian.exists, 30):
+            late.rename(paths.result)
+
+    server = threading.Thread(target=show_late)
+    server.start()
+    outcome = launches.run("ok", placement=Placement(launch_prefix=(str(starter),)))
+    server.join()
+    assert isinstance(outcome, Measurement), outcome
 
 
 def test_a_complete_result_is_not_overwritten_but_taken_over(launches):

@@ -237,7 +237,9 @@ class _Watch:
         if self.result_s is None and self._paths.result.exists():
             self.result_s = time.monotonic() - self._started
         try:
-            status = self._paths.heartbeat.stat()
+            with self._paths.heartbeat.open("rb") as file:  # opened, since NFS answers stat() out of its cache
+                status = os.fstat(file.fileno())
+                text = file.read()
         except OSError:
             return
         stamp = (status.st_ino, status.st_mtime_ns)
@@ -246,8 +248,8 @@ class _Watch:
         self._stamp, self._changed = stamp, time.monotonic()
         if self.first_beat_s is None:
             self.first_beat_s = self._changed - self._started
-        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-            self.phase = str(json.loads(self._paths.heartbeat.read_text())["phase"])
+        with contextlib.suppress(ValueError, KeyError, TypeError):
+            self.phase = str(json.loads(text)["phase"])
 
 
 # ---- those who got away

@@ -22,6 +22,9 @@ from .process import Ended, run_guarded, sweep
 
 _log = logging.getLogger(__name__)
 
+SHARED_FOLDER_S = 3.0
+"""How long a result may take to be seen on this machine after another one wrote it."""
+
 
 class Runner(Protocol):
     """Runs one launch. Whatever implements it passes ``tests/contract/test_runner.py``."""
@@ -107,6 +110,8 @@ class LaunchRunner:
         return environment.render(settings, comments)
 
     def _judge(self, request: Request, paths: LaunchPaths, ended: Ended) -> Outcome:
+        if request.placement.launch_prefix and ended.reason == "exited":
+            _await_shared_folder(paths)
         result = read_result(paths, request.token)
         if isinstance(result, ResultFile) and result.measurement is not None:
             return _accept(request, paths, result.measurement, ended)
@@ -120,6 +125,14 @@ class LaunchRunner:
         while not (stopping := self._stop()) and time.monotonic() < until:
             time.sleep(0.02)
         return stopping
+
+
+def _await_shared_folder(paths: LaunchPaths) -> None:
+    """Wait for a result that rank 0 wrote on another machine: NFS may have cached that there is none."""
+    until = time.monotonic() + SHARED_FOLDER_S
+    while not paths.result.exists() and time.monotonic() < until:
+        os.listdir(paths.folder)  # noqa: PTH208 - opening the folder makes NFS ask the server again
+        time.sleep(0.05)
 
 
 def read_result(paths: LaunchPaths, token: str) -> ResultFile | str:
