@@ -81,12 +81,16 @@ def score(launches: Sequence[Launch], candidate: Candidate) -> Ranked | None:
     medians = tuple(
         launch.outcome.median_us
         for launch in launches
-        if launch.purpose in SAMPLING
+        if same.get(launch.candidate, launch.candidate) == target
         and isinstance(launch.outcome, Measurement)
-        and same.get(launch.candidate, launch.candidate) == target
-        and not invalid_reason(launch)
+        and is_sample(launch)
     )
     return Ranked(target, statistics.median(medians), medians) if medians else None
+
+
+def is_sample(launch: Launch) -> bool:
+    """Say whether the launch measured its candidate for the search."""
+    return launch.purpose in SAMPLING and isinstance(launch.outcome, Measurement) and not invalid_reason(launch)
 
 
 def faulty(launches: Iterable[Launch]) -> set[Candidate]:
@@ -115,15 +119,17 @@ def best(launches: Sequence[Launch], noise: float = 0.0, barred: Iterable[Candid
     """
     same = merged(launches)
     out = {same.get(candidate, candidate) for candidate in (*faulty(launches), *barred)}
-    found: dict[Candidate, Ranked] = {}
+    medians: dict[Candidate, list[float]] = {}
     for launch in launches:
         candidate = same.get(launch.candidate, launch.candidate)
-        if candidate in found or (candidate in out and not candidate.is_default):
-            continue
-        ranked = score(launches, candidate)
-        if ranked is not None:
-            found[candidate] = ranked
-    rest = sorted(found.values(), key=lambda ranked: ranked.value_us)
+        if (
+            is_sample(launch)
+            and isinstance(launch.outcome, Measurement)
+            and (candidate.is_default or candidate not in out)
+        ):
+            medians.setdefault(candidate, []).append(launch.outcome.median_us)
+    found = [Ranked(candidate, statistics.median(values), tuple(values)) for candidate, values in medians.items()]
+    rest = sorted(found, key=lambda ranked: ranked.value_us)
     order: list[Ranked] = []
     while rest:
         limit = rest[0].value_us * (1 + noise)
