@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
-from .errors import MachineError, UsageError
+from .errors import MachineError, UsageError, nearest
 from .machine import facts as machine
-from .records import DEFAULT, Backend, Candidate, Evidence, Limits, Placement, Purpose, Request, Space, Steps
+from .records import DEFAULT, Backend, Candidate, Evidence, Limits, Placement, Request, Space, Steps
 from .space import catalogue as catalogues
 from .space import enumeration, legality, narrowing, space_file
 from .space.conditions import conditions_of
@@ -55,7 +55,7 @@ class Options:
     min_gain: float = 0.01
     rounds: int = 3
     seed: int = 0
-    allow: tuple[str, ...] = ()
+    allow: tuple[catalogues.DocsClass, ...] = ()
     storage: str | None = None
     mlflow_uri: str | None = None
     mlflow: bool = True
@@ -183,17 +183,16 @@ class Plan:
         found = [*filter(is_legal, self.space.start), *islice((one for one in others if not one.is_default), 1)]
         return found[0] if found else DEFAULT
 
-    def request(self, candidate: Candidate, launch_id: str, purpose: Purpose, token: str) -> Request:
-        """Write down one launch; the runner completes the environment.
+    def request(self, candidate: Candidate, launch_id: str, token: str, *, profiled: bool = False) -> Request:
+        """Write down one launch; the runner completes what depends on its folder.
 
         Args:
             candidate: The settings under test.
             launch_id: Unique within the study.
-            purpose: Why it is made; only a launch of the search pays for the profiled window.
             token: Random, to tell this launch's processes and files from others'.
+            profiled: Whether it pays for the profiled window, which costs seconds.
         """
-        profiled = PROFILED_STEPS if purpose in ("search", "noise-floor") else 0
-        return Request(
+        request = Request(
             study=self.study,
             launch_id=launch_id,
             token=token,
@@ -201,19 +200,19 @@ class Plan:
             options=dict(self.workload_options),
             backend=self.backend,
             candidate=candidate,
-            environment=self.facts.inherited.settings if self.backend == "nccl" else {},
             placement=self.placement,
-            steps=self.steps.model_copy(update={"profiled": profiled}),
+            steps=self.steps.model_copy(update={"profiled": PROFILED_STEPS if profiled else 0}),
             limits=self.limits,
             seed=self.options.seed,
         )
+        return environment.complete(request, self.facts.inherited, self.environ)
 
     def preview(self) -> Preview:
         """What one launch would be, without starting it."""
         candidate = self.example()
-        request = self.request(candidate, "0000-search", "search", token="0" * 16)
+        request = self.request(candidate, "0000-search", token="0" * 16)
         paths = launch_paths(self.folder, request.launch_id)
-        request = environment.complete(request, paths, self.environ)
+        request = environment.in_folder(request, paths, self.environ)
         return Preview(
             candidate=candidate,
             argv=launch.arguments(request, paths, port=launch.free_port(), python=sys.executable),
@@ -290,9 +289,9 @@ def prepare(options: Options, environ: Mapping[str, str]) -> Plan:
         rendezvous_host=options.rendezvous_host,
         environ=environ,
     )
-    name = space_file.choose(facts, placement) if options.space == "auto" else options.space
+    name = _auto_space(facts, placement) if options.space == "auto" else options.space
     declared = space_file.load_space(name, catalogue)
-    space = narrowing.narrow(declared, facts, catalogue, placement, options.allow)
+    space = narrowing.narrow(declared, facts, catalogue, placement, options.allow, environ)
     return Plan(
         options=options,
         facts=facts,
@@ -305,6 +304,32 @@ def prepare(options: Options, environ: Mapping[str, str]) -> Plan:
         trials=options.trials or (50 if facts.backend == "nccl" else 8),
         environ=environ,
     )
+
+
+def read_allow(text: str | None) -> tuple[catalogues.DocsClass, ...]:
+    """Read the documentation classes of ``--allow``.
+
+    Args:
+        text: With commas, or ``None`` for all classes.
+
+    Raises:
+        UsageError: If one is none.
+    """
+    classes = get_args(catalogues.DocsClass)
+    words = [word.strip() for word in text.split(",")] if text is not None else []
+    for word in words:
+        if word not in classes:
+            raise UsageError(f"'{word}' is no documentation class", nearest(word, classes))
+    return tuple(known for known in classes if known in words)
+
+
+def _auto_space(facts: machine.Facts, placement: Placement) -> str:
+    """Name the space for this kind of cluster."""
+    if facts.backend == "gloo":
+        return "cpu"
+    if placement.nccl_nodes > 1:
+        return "infiniband" if facts.has_infiniband and not placement.emulated_nodes else "tcp"
+    return "nvlink" if facts.links == "nvlink" else "pcie"
 
 
 def _check(options: Options) -> None:

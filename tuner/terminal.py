@@ -11,7 +11,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from rich.table import Table
 from rich.text import Text
 
-from .machine import facts as machine
+from .machine.describe import describe
 from .plan import Plan
 from .quantities import format_seconds, format_share, format_us
 from .records import DEFAULT, Candidate, Failure, Launch, Measurement, Space
@@ -20,6 +20,7 @@ from .study.entries import Intent, NoiseFloor, TrialEntry
 from .study.ranking import Ranked
 from .tune import NOISE_LAUNCHES, Conclusion
 
+_PLAIN_WIDTH = 240
 _FAILED = ("infeasible", "invalid", "lost")
 
 
@@ -35,6 +36,8 @@ class Screen:
     def __init__(self, plan: Plan, stdout: Console | None = None, stderr: Console | None = None) -> None:
         self._plan = plan
         self._out = stdout or Console(highlight=False, soft_wrap=True)
+        if not self._out.is_terminal:
+            self._out.width = _PLAIN_WIDTH  # a file or a pipe has no width to fold a table to
         self._err = stderr or Console(stderr=True, highlight=False, soft_wrap=True)
         self._progress = Progress(
             TextColumn("{task.description}"),
@@ -64,12 +67,8 @@ class Screen:
     def machine(self) -> None:
         """Say what was found: torch, NCCL and its library first."""
         plan = self._plan
-        for line in machine.describe(plan.facts):
+        for line in describe(plan.facts):
             self._say(line)
-        inherited = plan.facts.inherited.settings
-        if inherited:
-            shown = " ".join(f"{name}={value}" for name, value in sorted(inherited.items()))
-            self._say(f"set already, kept in every launch and not searched: {shown}")
         placement = plan.placement
         where = f"{placement.world_size} ranks on {placement.nnodes} node{'s' * (placement.nnodes != 1)}"
         if placement.emulated_nodes:
@@ -117,7 +116,8 @@ class Screen:
         self._default_us = statistics.median(floor.medians)
         self._say(
             f"default: {format_us(self._default_us)} a step, noise floor {100 * floor.relative:.2g} % "
-            f"between {floor.n} launches of {format_seconds(seconds)}"
+            f"({floor.n} launches of {format_seconds(seconds)}, "
+            f"{format_us(min(floor.medians))} to {format_us(max(floor.medians))})"
         )
         if floor.relative > self._plan.options.min_gain:
             self._say(
@@ -236,6 +236,8 @@ def _gain(conclusion: Conclusion, candidate_us: float) -> str:
     if not gains:
         default_us = conclusion.profile.numbers.default_step_us or candidate_us
         return f"{format_share(default_us / candidate_us - 1)} in the search alone"
+    if len(gains) == 1:
+        return f"{format_share(gains[0])} in one fresh round"
     spread = f"{format_share(min(gains))} to {format_share(max(gains))}"
     return f"{format_share(statistics.median(gains))} ({spread} in {len(gains)} fresh rounds)"
 

@@ -109,7 +109,7 @@ def run(plan: Plan, watcher: Watcher, stop: Callable[[], bool], launcher: campai
         tracker = tracking.Tracker(ledger, plan.study, plan.options.mlflow_uri) if plan.options.mlflow else None
         observer = campaigns.Observers(watcher, tracker) if tracker else watcher
         launcher = launcher or runner.LaunchRunner(plan.folder, stop=stop, environ=plan.environ)
-        campaign = campaigns.Campaign(ledger, launcher, _requests(plan), observer)
+        campaign = campaigns.Campaign(ledger, launcher, _requests(plan, ledger), observer)
         with _tracked(tracker):
             try:
                 verdict = _stages(plan, ledger, campaign, watcher)
@@ -208,11 +208,30 @@ def _clean_up(plan: Plan, ledger: Ledger) -> None:
     ended = process.sweep_study(plan.folder)
     if ended:
         _log.warning("ended %d processes that a killed run had left behind", len(ended))
-    ledger.adopt(plan.folder)
+    adopted = ledger.adopt(
+        plan.folder, lambda request, measurement, _: runner.adopt(plan.folder, request.launch_id) or measurement
+    )
+    if adopted:
+        _log.info("took over %d results that a killed run had left", len(adopted))
 
 
-def _requests(plan: Plan) -> Callable[[Candidate, str, Purpose], Request]:
-    return lambda candidate, launch_id, purpose: plan.request(candidate, launch_id, purpose, secrets.token_hex(8))
+def _requests(plan: Plan, ledger: Ledger) -> Callable[[Candidate, str, Purpose], Request]:
+    """Make requests; the communication share is profiled once a candidate, outside the rounds that decide.
+
+    A collective alone is all communication: there the default's share stands for all, and the seconds of every other
+    profiled window buy launches instead.
+    """
+
+    def request(candidate: Candidate, launch_id: str, purpose: Purpose) -> Request:
+        wanted = purpose in ("noise-floor", "search") and (candidate.is_default or not plan.workload.collective_only)
+        profiled = wanted and not any(
+            isinstance(launch.outcome, Measurement) and launch.outcome.communication is not None
+            for launch in ledger.launches
+            if launch.candidate == candidate
+        )
+        return plan.request(candidate, launch_id, secrets.token_hex(8), profiled=profiled)
+
+    return request
 
 
 def _gpu_uuids(plan: Plan) -> list[str]:

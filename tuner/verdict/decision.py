@@ -53,8 +53,9 @@ def _by_round(launches: Sequence[Launch], candidate: Candidate) -> dict[int, Pai
         if first.round != second.round or not isinstance(default, Measurement) or not isinstance(other, Measurement):
             continue
         default_us, candidate_us = default.median_us, other.median_us
-        assert first.round is not None
-        found[first.round] = Pair(default_us=default_us, candidate_us=candidate_us, gain=default_us / candidate_us - 1)
+        found[first.round or 0] = Pair(
+            default_us=default_us, candidate_us=candidate_us, gain=default_us / candidate_us - 1
+        )
     return dict(sorted(found.items()))
 
 
@@ -81,9 +82,10 @@ def decide(candidate: Candidate, found: Sequence[Pair], min_gain: float, rounds:
     verdict = Verdict(word="no-verdict", sentence="", pairs=tuple(found), gain=gain, min_gain=min_gain)
     if hopeless(found, min_gain):
         slowest = min(pair.gain for pair in found)
+        where = "a fresh round" if len(found) == 1 else f"one of {len(found)} fresh rounds"
         sentence = (
-            f"Keep the defaults: the best candidate was {format_share(slowest)} against the default in one of "
-            f"{len(found)} fresh rounds, and more than {format_share(min_gain)} is asked for in each"
+            f"Keep the defaults: the best candidate was {format_share(slowest)} against the default in {where}, "
+            f"and more than {format_share(min_gain)} is asked for in each"
         )
         return verdict.model_copy(update={"word": "keep-default", "sentence": sentence})
     if len(found) < rounds:
