@@ -67,7 +67,8 @@ class Document:
         try:
             return model.model_validate(self.data)
         except ValidationError as error:
-            first = error.errors(include_url=False)[0]
+            # A misspelt field is also a missing one: the misspelling says more.
+            first = min(error.errors(include_url=False), key=lambda each: each["type"] != "extra_forbidden")
             loc, message = first["loc"], first["msg"].removeprefix("Value error, ")
             do = ""
             if first["type"] == "extra_forbidden":

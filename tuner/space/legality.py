@@ -36,6 +36,11 @@ class Circumstances:
     ll128: bool = False
     nccl_nodes: int | None = None
 
+    def __post_init__(self) -> None:
+        object.__setattr__(
+            self, "known_names", frozenset(self.known_names)
+        )  # asked for every setting of every candidate
+
 
 SettingRule: TypeAlias = Callable[[str, str, Circumstances], str | None]
 CandidateRule: TypeAlias = Callable[[Mapping[str, str], Circumstances], str | None]

@@ -71,7 +71,7 @@ def narrow(
             _why_not_allowed(knob, allow),
             _why_inherited(knob, facts, about),
             _why_switched_off(knob, about),
-            why_not_on(knob.nodes, placement),
+            why_not_on(knob.nodes, placement) if "nccl" in knob.backends else None,
             why_not_here(knob.needs, facts, placement),
         )
         return next(filter(None, reasons), None)
@@ -85,6 +85,8 @@ def narrow(
         if isinstance(knob.values, PathLevel) and knob.role == "gpu_paths":
             left = tuple(value for value in values if value not in found)
             found |= equal_levels(left, knob.values, facts, ranks_per_node(placement))
+        if knob.role == "cpu_threads" and None in values and placement.nproc_per_node > 1:
+            found["1"] = "the same as unset: torchrun gives each of several ranks one thread"
         return found
 
     spelled = _respell(space, catalogue, about)
