@@ -27,7 +27,7 @@ Kind: TypeAlias = Literal["log", "topology", "traces"]
 _HEAD_BYTES: Final = 64 << 10
 _MATRIX_BYTES: Final = 4 << 20
 # A failure shows at the start or the end of a log; NCCL's warnings are read from all of it.
-_FAILURE_PART_BYTES: Final = 4 << 20
+_FAILURE_PART_BYTES: Final = 2 << 20
 _MATRIX = re.compile(r"\bGPU0\b.*\bCPU Affinity\b|^\W*(?:\S+ )?\s*GPU0\s+(?:X|GPU1)\b", re.MULTILINE)
 _VERDICT: Final = ("failure_class", "class", "blame", "retry_same_settings", "stop_search", "pattern")
 _FROM_FAILURE: Final = (

@@ -64,7 +64,7 @@ class NcclLog:
         nnodes_basis: What the node count rests on.
         connections: ``"0->1"`` to its transport; several are joined by `` + ``.
         transports: Transport to the number of channel connections.
-        echoed: Name to every value that was printed for it.
+        echoed: Name to every value that was printed for it, sorted.
         choices: What was chosen by collective and size.
         init_complete_ranks: Ranks of the largest communicator whose start-up ended.
         ll128: Whether NCCL's own table gives LL128 a speed, where nothing restricts the choice.
@@ -139,9 +139,9 @@ def summarise(state: LogState) -> NcclLog:
         communicator_ids=tuple(ident for ident in state.communicators if not ident.startswith("?")),
         connections=connections,
         transports=transports,
-        echoed={name: tuple(values) for name, values in state.echoed.items()},
+        echoed={name: tuple(sorted(values)) for name, values in state.echoed.items()},
         network=network,
-        ib_missing=tuple(state.ib_missing),
+        ib_missing=tuple(sorted(state.ib_missing)),
         ib_devices=tuple(state.ib_devices),
         socket_interfaces=tuple(state.interfaces),
         gdrdma=_gdrdma(state),

@@ -33,6 +33,7 @@ class LogState:
 
     lines: int = 0
     bare: int = 0
+    authors: dict[str, Where] = field(default_factory=dict)
     where: Where = field(default_factory=Where)
     versions: dict[tuple[str, str], None] = field(default_factory=dict)
     bare_versions: dict[str, None] = field(default_factory=dict)
@@ -297,3 +298,5 @@ ANYWHERE: Final[list[Rule]] = [
     ),
 ]
 IN_WARNINGS: Final[list[Rule]] = [_rule(r"Failed to open libibverbs", _no_ib)]
+# No line of interest begins otherwise; the last ones are warnings that some versions print as information.
+STARTS: Final = frozenset("".join(BY_FIRST_LETTER) + "[0123456789ABGRSUIm")

@@ -12,18 +12,19 @@ from __future__ import annotations
 
 import codecs
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import BinaryIO, Final
 
 from .nccl_facts import NcclLog, summarise
-from .nccl_forms import ANYWHERE, BY_FIRST_LETTER, IN_WARNINGS, MOST_TEXTS, LogState, Rule, Where
+from .nccl_forms import ANYWHERE, BY_FIRST_LETTER, IN_WARNINGS, MOST_TEXTS, STARTS, LogState, Rule, Where
 
-_BLOCK_BYTES: Final = 1 << 20
+_BLOCK_BYTES: Final = 1 << 18
 # So much of the start of a log is parsed line by line, so that lines without any mark of NCCL are seen as well.
-_THOROUGH_BYTES: Final = 2 << 20
+_THOROUGH_BYTES: Final = 1 << 20
 _MOST_SEEN: Final = 200_000
-_LONGEST_LINE: Final = 8192
+# Shorter than 4300 digits, which Python refuses to read as a number.
+_LONGEST_LINE: Final = 4096
 
 _ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _TAG = re.compile(r"NCCL (INFO|WARN|ATTN) ")
@@ -35,11 +36,13 @@ _COLLECTOR = re.compile(
 )
 _MOST_PREFIXES: Final = 4
 
-# The lines of interest in a block: after the literal start, only a few characters decide.
+# The lines of interest in a block. After the literal start, three classes of letters refuse most lines at next to no
+# cost; the words behind them decide.
 _FAST = re.compile(
-    rb"NCCL (?:INFO (?:C(?:hannel \d|omm )|N(?:CCL|ET/|VLS m)|nccl(?:Comm|Max)|comm 0|U(?:sing|ser|nable)"
-    rb"|A(?:ssigned N|ll)|Re(?:duce|cv)|Broad|Send|Invalid|P(?:lugin P|arsed)|\d+ (?:coll|B)|Succ|m(?:in|ax)CTAs"
-    rb"|\[Rank|Failed to (?:open|init))|WARN |ATTN |version )[^\n]*"
+    rb"NCCL (?:INFO (?=[CNnc1-9UARBSPFIM\[][hoCEVc0-9snlruaRe ][amCTLci0-9esldrpuv ])(?:"
+    rb"C(?:hannel \d|omm config \w+ r)|N(?:CCL|ET/(?:IB|So|Plugin: L)|VLS m)|ncclComm|ncclM|comm 0x\w+ rank \d+ nRanks"
+    rb"|U(?:sing n|ser|nable)|A(?:ssigned N|ll\w+: )|R\w+: |B\w+: |Best tun|Invalid|Input: \{|P(?:lugin P|arsed)"
+    rb"|\d+ (?:coll|B)|Succ|\[Rank|Failed to (?:open|init))|WARN|ATTN|version)[^\n]*"
 )
 # The same for logs whose collector removed every mark: at the start of a line, behind at most two prefixes.
 _FAST_BARE = re.compile(
@@ -47,7 +50,7 @@ _FAST_BARE = re.compile(
     rb"|\w+: \d+ Bytes -> |\d+ coll ch|NVLS mu|Plugin Path|Successfully loaded ext)[^\n]*"
 )
 # Records that belong together by their order; a block that holds them is parsed line by line.
-_PAIRED = (b"Input: { .comm", b"Best tuning { .id")
+_PAIRED = (b"NCCL INFO Input: {", b"NCCL INFO Best tuning {")
 # A last line without its end may have been cut anywhere; these ends show that nothing that counts is missing.
 _CLOSED = re.compile(
     rb"(?:[.\]})>]|START|COMPLETE|GDRDMA|\+cuda\d+\.\d|via P2P/(?:IPC|CUMEM|MNNVL|direct pointer)|via NET/.+/\d+)\s*$"
@@ -74,15 +77,23 @@ def parse_line(state: LogState, raw: str) -> None:
         state.where = Where()
         _bare_line(state, line)
         return
-    where = state.where = _who(line[: tag.start()])
+    prefix = line[: tag.start()]
+    where = state.authors.get(prefix)
+    if where is None:
+        where = _who(prefix)
+        if len(state.authors) < MOST_TEXTS:
+            state.authors[prefix] = where
+    state.where = where
     if where.host is not None:
         state.workers.setdefault(where.host, {})[where.pid, where.dev] = None
     text = line[tag.end() :].lstrip()
+    if tag[1] == "INFO" and text[:1] not in STARTS:
+        return
     if tag[1] == "WARN":
         _apply(state, text, IN_WARNINGS)
     else:
         _info(state, text)
-    if tag[1] == "WARN" or _TELLING.search(text):
+    if tag[1] != "INFO" or _TELLING.search(text):
         _keep(state, text)
 
 
@@ -159,55 +170,52 @@ def parse_files(paths: Sequence[Path]) -> NcclLog:
 
 
 def read_stream(state: LogState, file: BinaryIO) -> None:
-    """Take a log into the state, block by block."""
-    seen: set[bytes] = set()
-    read = 0
-    bare = False
-    for block in blocks(file):
-        if read < _THOROUGH_BYTES or any(mark in block for mark in _PAIRED):
-            _thorough(state, block)
-            bare = bool(state.bare)
-        else:
-            _fast(state, block, seen, _FAST)
-            if bare:
-                _fast(state, block, seen, _FAST_BARE)
-        read += len(block)
-
-
-def _thorough(state: LogState, block: bytes) -> None:
-    for line in block.split(b"\n"):
-        parse_line(state, line.decode("utf-8", "replace"))
-
-
-def _fast(state: LogState, block: bytes, seen: set[bytes], interesting: re.Pattern[bytes]) -> None:
-    if len(seen) > _MOST_SEEN:
-        seen.clear()
-    for text in set(interesting.findall(block)) - seen:
-        seen.add(text)
-        place = block.find(text)
-        start = block.rfind(b"\n", 0, place + 1) + 1
-        end = block.find(b"\n", start)
-        parse_line(state, block[start : end if end >= 0 else len(block)].decode("utf-8", "replace"))
-
-
-def blocks(file: BinaryIO) -> Iterator[bytes]:
-    """Cut a file into blocks of whole lines; text in UTF-16 becomes UTF-8.
+    """Take a log into the state, block by block; the line between two blocks is parsed on its own.
 
     A last line that may have been cut is left out: a number or name that lost its end is no fact.
     """
     decoder = _decoder(file)
+    seen: set[bytes] = set()
+    read = 0
     rest = b""
-    while chunk := file.read(_BLOCK_BYTES):
+    while block := file.read(_BLOCK_BYTES):
         if decoder:
-            chunk = decoder.decode(chunk).encode("utf-8", "replace")
-        end = chunk.rfind(b"\n") + 1
-        if not end:
-            rest = (rest + chunk)[-_BLOCK_BYTES:]
+            block = decoder.decode(block).encode("utf-8", "replace")
+        first, last = block.find(b"\n"), block.rfind(b"\n")
+        if first < 0:
+            rest = (rest + block)[-_LONGEST_LINE:]
             continue
-        yield rest + chunk[:end]
-        rest = chunk[end:]
+        parse_line(state, (rest + block[:first]).decode("utf-8", "replace"))
+        if read < _THOROUGH_BYTES:
+            _thorough(state, block, first, last)
+        else:
+            _fast(state, block, first, last, seen, _FAST)
+            if state.bare:
+                _fast(state, block, first, last, seen, _FAST_BARE)
+        read += len(block)
+        rest = block[last + 1 :]
     if _CLOSED.search(rest[-200:]):
-        yield rest
+        parse_line(state, rest.decode("utf-8", "replace"))
+
+
+def _thorough(state: LogState, block: bytes, first: int, last: int) -> None:
+    for line in block[first + 1 : last].split(b"\n"):
+        parse_line(state, line.decode("utf-8", "replace"))
+
+
+def _fast(
+    state: LogState, block: bytes, first: int, last: int, seen: set[bytes], interesting: re.Pattern[bytes]
+) -> None:
+    new = set(interesting.findall(block, first, last)) - seen
+    if any(text.startswith(_PAIRED) for text in new):
+        _thorough(state, block, first, last)
+        return
+    if len(seen) > _MOST_SEEN:
+        seen.clear()
+    for place, text in sorted((block.find(text, first, last), text) for text in new):
+        seen.add(text)
+        start = block.rfind(b"\n", 0, place + 1) + 1
+        parse_line(state, block[start : block.find(b"\n", place + 1)].decode("utf-8", "replace"))
 
 
 def _decoder(file: BinaryIO) -> codecs.IncrementalDecoder | None:

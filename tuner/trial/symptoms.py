@@ -163,8 +163,7 @@ def fold_line(state: Symptoms, line: str, table: FailureTable) -> None:
     if "\x1b" in line:
         line = _ANSI.sub("", line)
     line = line[:_LONGEST_LINE]
-    hit = table.hit(line)
-    if hit:
+    if "NCCL INFO " not in line and (hit := table.hit(line)):
         _merge(state, hit)
     if not any(marker in line for marker in _MARKERS):
         return
