@@ -12,6 +12,7 @@ import pytest
 from nccltune.errors import EnvironmentFault, Interrupted, StudyError
 from nccltune.records import (
     DEFAULT,
+    Blame,
     Candidate,
     Dimension,
     Evidence,
@@ -67,7 +68,7 @@ def request_for(candidate: Candidate, launch_id: str, purpose: Purpose) -> Reque
     return Request(study="s", launch_id=launch_id, token="t", workload="allreduce", backend="gloo", candidate=candidate)
 
 
-def failure(blame: str = "candidate", *, retry: bool = False, stop: bool = False) -> Failure:
+def failure(blame: Blame = "candidate", *, retry: bool = False, stop: bool = False) -> Failure:
     return Failure(name=f"{blame}_fault", blame=blame, message="it broke", advice="mend it", retry=retry, stop=stop)
 
 

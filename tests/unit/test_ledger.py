@@ -6,6 +6,7 @@ import errno
 import json
 import os
 from pathlib import Path
+from typing import Literal
 
 import pytest
 from hypothesis import given, settings
@@ -164,7 +165,9 @@ def test_missing_ledger_and_second_ledger_are_refused(ledger: Ledger, tmp_path: 
 
 @given(room=st.integers(0, 400), calls=st.integers(1, 60))
 @settings(max_examples=40, deadline=None)
-def test_full_disk_loses_nothing_and_leaves_no_half_line(tmp_path_factory, room: int, calls: int) -> None:
+def test_full_disk_loses_nothing_and_leaves_no_half_line(
+    tmp_path_factory: pytest.TempPathFactory, room: int, calls: int
+) -> None:
     ledger = Ledger.create(tmp_path_factory.mktemp("full") / "s", {})
     ledger.append(*ENTRIES[:3])
     size = ledger.path.stat().st_size
@@ -245,7 +248,9 @@ def test_plan_differences_name_nested_fields() -> None:
 # ---- adoption
 
 
-def leave_result(ledger: Ledger, token: str = "t", status: str = "ok", candidate: Candidate = CANDIDATE) -> Path:
+def leave_result(
+    ledger: Ledger, token: str = "t", status: Literal["ok", "failed"] = "ok", candidate: Candidate = CANDIDATE
+) -> Path:
     paths = launch_paths(ledger.folder, "0007-search")
     paths.folder.mkdir(parents=True)
     request = Request(

@@ -12,7 +12,7 @@ import optuna
 import pytest
 
 from nccltune.records import DEFAULT, Candidate, Dimension, Space
-from nccltune.study.entries import MAY_RETURN, NEVER_AGAIN, TrialEntry
+from nccltune.study.entries import MAY_RETURN, NEVER_AGAIN, TrialEntry, TrialState
 from nccltune.study.search import SAMPLE_CAP, Proposal, Search
 
 A = Dimension(name="A", values=(None, "1", "2", "3", "4", "5"))
@@ -48,7 +48,7 @@ def speed(candidate: Candidate) -> float:
 
 
 def answer(proposal: Proposal, value: Callable[[Candidate], float] = speed) -> TrialEntry:
-    state = "measured" if proposal.repeat_of is None else "repeat"
+    state: TrialState = "measured" if proposal.repeat_of is None else "repeat"
     return TrialEntry(
         number=proposal.number, candidate=proposal.candidate, state=state, value_us=value(proposal.candidate)
     )

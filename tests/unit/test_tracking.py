@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from nccltune.records import Candidate, Communication, Failure, Launch, Measurement, Verdict
+from nccltune.records import Candidate, Communication, Failure, Launch, Measurement, Purpose, Verdict
 from nccltune.study import tracking
 from nccltune.study.entries import NEVER_AGAIN, TrialEntry
 from nccltune.study.ledger import Ledger
@@ -66,7 +66,7 @@ def measured(ledger: Ledger, number: int, trial: int | None, candidate: Candidat
     outcome = Measurement(
         step_times_us=(value,), clock="host", warmup_steps=1, metrics={"rate [GB/s], 1:2@x": 3.0}, communication=share
     )
-    purpose = "drift" if trial is None else "search"
+    purpose: Purpose = "drift" if trial is None else "search"
     launch = Launch(
         launch_id=f"{number:04d}-{purpose}", purpose=purpose, candidate=candidate, trial=trial, started_at=AT,
         wall_s=2.0, outcome=outcome,
@@ -254,6 +254,7 @@ def test_study_folder_that_was_carried_elsewhere_keeps_its_artifacts_together(le
 
     client = MlflowClient(tracking_uri=second.uri)
     experiment = client.get_experiment_by_name("nccltune")
+    assert experiment is not None
     found = client.search_runs([experiment.experiment_id])
     assert {run.data.tags.get("nccltune.group") for run in found} >= {None, "trial-0000", "trial-0001"}
     assert all(str(moved) in run.info.artifact_uri for run in found)
