@@ -1,0 +1,210 @@
+"""The main job from plan to profile, with a fake in the place of the hardware."""
+
+import json
+import os
+
+import pytest
+import yaml
+from fakes import FakeRunner, failure
+
+from nccltune import plan as plans
+from nccltune import terminal, tune
+from nccltune.errors import EnvironmentFault, Interrupted, StudyBusy, StudyMismatch, UsageError
+from nccltune.records import Measurement
+from nccltune.study import lock
+from nccltune.study.ledger import Ledger
+
+SPACE = """
+schema_version: 1
+name: tiny
+backend: gloo
+knobs:
+  OMP_NUM_THREADS: [null, 2, 3]
+"""
+FAST = "OMP_NUM_THREADS=2"
+
+
+@pytest.fixture
+def space(tmp_path):
+    path = tmp_path / "tiny.yaml"
+    path.write_text(SPACE)
+    return path
+
+
+@pytest.fixture
+def make_plan(tmp_path, space, monkeypatch):
+    """Plans for a machine with many cores, so that the space keeps its three candidates."""
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(16)), raising=False)
+
+    def make(**changes):
+        words = {
+            "workload": "allreduce",
+            "space": str(space),
+            "trials": 4,
+            "out": tmp_path,
+            "mlflow": False,
+            "nproc": 2,
+        }
+        return plans.prepare(plans.Options(**{**words, **changes}), dict(os.environ))
+
+    return make
+
+
+def speed(fast_us, noise_free_default_us=1000.0):
+    return lambda candidate: fast_us if candidate.key == FAST else noise_free_default_us
+
+
+def run(plan, runner, stop=lambda: False):
+    return tune.run(plan, terminal.Screen(plan), stop, launcher=runner)
+
+
+def test_a_faster_candidate_ends_unconfirmed_with_its_settings_in_the_profile(make_plan):
+    conclusion = run(make_plan(), FakeRunner(speed(800)))
+    assert conclusion.verdict.word == "unconfirmed"
+    assert "OMP_NUM_THREADS=2" in conclusion.env_file.read_text().splitlines()
+    profile = yaml.safe_load(conclusion.profile_file.read_text())
+    assert profile["settings"] == {"OMP_NUM_THREADS": "2"}
+    assert len(profile["numbers"]["pairs"]) == 3
+    assert profile["numbers"]["gain"] == pytest.approx(0.25, abs=0.02)
+
+
+def test_equal_candidates_keep_the_default_and_no_setting(make_plan):
+    conclusion = run(make_plan(), FakeRunner(1000.0))
+    assert conclusion.verdict.word == "keep-default"
+    assert all(line.startswith("#") for line in conclusion.env_file.read_text().splitlines())
+
+
+def test_a_lucky_search_is_found_out_in_the_fresh_rounds(make_plan):
+    """The candidate looks fast in the search alone."""
+
+    def lucky(candidate):
+        confirming = any(r.launch_id.endswith("confirm") for r in runner.requests[-1:])
+        return 900.0 if candidate.key == FAST and not confirming else 1000.0
+
+    runner = FakeRunner(lucky)
+    conclusion = run(make_plan(), runner)
+    assert conclusion.verdict.word == "keep-default"
+    assert len(conclusion.verdict.pairs) == 1  # the first round decides: the others are not paid for
+
+
+def test_the_rounds_are_mirrored_and_fresh(make_plan):
+    runner = FakeRunner(speed(800))
+    run(make_plan(), runner)
+    confirming = [r.candidate.key for r in runner.requests if r.launch_id.endswith("confirm")]
+    assert confirming == ["default", FAST, FAST, "default", "default", FAST]
+    assert len({r.launch_id for r in runner.requests}) == len(runner.requests)
+    assert len({r.token for r in runner.requests}) == len(runner.requests)
+
+
+def test_the_same_command_again_adds_nothing(make_plan):
+    first = run(make_plan(), FakeRunner(speed(800)))
+    again = FakeRunner(speed(800))
+    second = run(make_plan(), again)
+    assert again.requests == []
+    assert second.added == 0
+    assert second.verdict == first.verdict
+
+
+@pytest.mark.parametrize("after", [0, 1, 3, 5, 7, 9, 11])
+def test_a_run_that_is_stopped_anywhere_goes_on_with_everything_kept(make_plan, after):
+    whole = FakeRunner(speed(800))
+    expected = run(make_plan(study="whole"), whole)
+
+    def stop_then(request):
+        if len(stopped.requests) == after:
+            raise Interrupted("stopped")
+
+    stopped = FakeRunner(speed(800), before=stop_then)
+    with pytest.raises(Interrupted):
+        run(make_plan(study="cut"), stopped)
+    rest = FakeRunner(speed(800))
+    conclusion = run(make_plan(study="cut"), rest)
+    assert conclusion.verdict.word == expected.verdict.word
+    assert conclusion.verdict.candidate == expected.verdict.candidate
+    # A round that was cut in two is measured again as a whole, so that its launches stay neighbours.
+    assert len(whole.requests) <= len(stopped.requests) + len(rest.requests) <= len(whole.requests) + 1
+
+
+def test_more_trials_go_on_from_the_study(make_plan):
+    run(make_plan(), FakeRunner(1000.0))
+    more = FakeRunner(1000.0)
+    conclusion = run(make_plan(trials=6), more)
+    assert len(more.requests) == 2
+    assert conclusion.profile.numbers.trials == 6
+
+
+def test_a_budget_in_time_that_is_spent_ends_the_search(make_plan, monkeypatch):
+    clock = iter(range(0, 10**6, 10))
+    monkeypatch.setattr(tune.campaigns.time, "monotonic", lambda: float(next(clock)))
+    runner = FakeRunner(1000.0)
+    real = tune.campaigns.Campaign
+
+    def timed(*arguments, **words):
+        return real(*arguments, **{**words, "clock": lambda: float(next(clock))})
+
+    monkeypatch.setattr(tune.campaigns, "Campaign", timed)
+    run(make_plan(budget_s=45.0), runner)
+    assert len(runner.requests) == 5
+
+
+def test_an_explicit_study_of_something_else_is_refused_with_the_fields(make_plan):
+    run(make_plan(study="mine"), FakeRunner())
+    with pytest.raises(StudyMismatch, match=r"workload.*sizes"):
+        run(make_plan(study="mine", given={"sizes": "8K"}), FakeRunner())
+
+
+def test_a_default_name_differs_whenever_the_plan_does(make_plan):
+    names = {make_plan().study, make_plan(seed=1).study, make_plan(given={"sizes": "8K"}).study}
+    assert len(names) == 3
+    assert make_plan(trials=9).study == make_plan().study
+
+
+def test_two_runs_in_one_folder_the_second_is_refused(make_plan):
+    plan = make_plan()
+    with lock.hold(plan.folder), pytest.raises(StudyBusy):
+        run(plan, FakeRunner())
+
+
+def test_an_environment_fault_of_the_default_stops_the_study_with_advice(make_plan):
+    bad = failure("shm_too_small", "environment", stop=True, advice="enlarge /dev/shm")
+    with pytest.raises(EnvironmentFault, match="enlarge /dev/shm"):
+        run(make_plan(), FakeRunner(outcomes={"default": bad}))
+
+
+def test_a_finalist_that_fails_in_a_fresh_launch_is_out(make_plan):
+    def fails(candidate):
+        if candidate.key == FAST and runner.requests[-1].launch_id.endswith("confirm"):
+            return failure("hang_timeout", "candidate")
+        return 800.0 if candidate.key == FAST else 1000.0
+
+    runner = FakeRunner(fails)
+    conclusion = run(make_plan(), runner)
+    assert conclusion.verdict.word == "keep-default"
+    assert conclusion.profile.settings == {}
+
+
+def test_every_launch_is_in_the_ledger_and_the_tables(make_plan):
+    plan = make_plan()
+    runner = FakeRunner(speed(800))
+    conclusion = run(plan, runner)
+    with Ledger.open(plan.folder) as ledger:
+        assert len(ledger.launches) == len(runner.requests)
+        assert all(isinstance(launch.outcome, Measurement) for launch in ledger.launches)
+    assert conclusion.table.read_text().count("\n") == 1 + len(ledger.trials)
+    assert json.loads(conclusion.as_json())["launches_added"] == len(runner.requests)
+
+
+def test_the_communication_share_of_a_model_is_profiled_once_a_candidate_outside_the_rounds(make_plan):
+    runner = FakeRunner(speed(800))
+    run(make_plan(workload="resnet"), runner)
+    profiled = [r.launch_id for r in runner.requests if r.steps.profiled]
+    assert profiled
+    assert not any(launch_id.endswith("confirm") for launch_id in profiled)
+
+
+def test_an_unknown_space_or_a_class_that_is_none_is_refused(make_plan):
+    with pytest.raises(UsageError, match="'tcp'"):
+        make_plan(space="tpc")
+    with pytest.raises(UsageError, match="system"):
+        plans.read_allow("sistem")
