@@ -83,12 +83,18 @@ def leave(group: Group) -> None:
         group: What ``join`` returned.
     """
     group.control.announce("leaving")
-    _bounded(_distributed().destroy_process_group)
+    _bounded(lambda: _destroy(group.device))
     # The host of the store goes last: the others' threads may still look into it.
-    if group.hosts_store:
+    if group.rank or group.hosts_store:
         _bounded(lambda: group.control.gather("left", True))
-    else:
-        group.control.gather("left", True)
+
+
+def _destroy(device: torch.device) -> None:
+    import torch
+
+    if device.type == "cuda":
+        torch.cuda.set_device(device)  # a thread begins with GPU 0, where this rank has no business
+    _distributed().destroy_process_group()
 
 
 def _distributed() -> Any:

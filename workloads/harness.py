@@ -57,7 +57,11 @@ def main(build: Build) -> NoReturn:
     """
     age_s = parent.age_s()
     parent.die_with_parent()
-    launch = prepare(sys.argv[1:], age_s)
+    launch: Launch | Exception
+    try:
+        launch = prepare(sys.argv[1:], age_s)
+    except Exception as error:  # kept for @record, which needs torch
+        launch = error
     from torch.distributed.elastic.multiprocessing.errors import record
 
     status = 1
@@ -101,8 +105,10 @@ def prepare(arguments: list[str], age_s: float = 0.0) -> Launch:
     return Launch(asked, options.result, rank, echo, difference, heartbeat, age_s)
 
 
-def _run(launch: Launch, build: Build) -> None:
+def _run(launch: Launch | Exception, build: Build) -> None:
     """Run the launch; failures of known classes leave a result, all are raised for ``@record``."""
+    if isinstance(launch, Exception):
+        raise launch
     try:
         if launch.difference:
             raise EnvironmentChanged(launch.difference)

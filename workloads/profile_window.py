@@ -14,9 +14,9 @@ from .control import Control
 if TYPE_CHECKING:
     import torch
 
-# The profiler's own warm-up step, and one recorded step that is passed over: its launch is not hidden,
-# since the queue was empty, and GPU records are lost at the beginning of a session if anywhere.
-_WARMUP, _PASSED_OVER = 1, 1
+# Recorded steps that do not count: the profiler starts up in them, their launch is not hidden behind earlier
+# work, and GPU records are lost at the beginning of a session if anywhere.
+_PASSED_OVER = 2
 
 
 def run(
@@ -64,30 +64,27 @@ def run(
 def _record(
     step: Callable[[], None], count: int, device: torch.device, path: Path, beat: Callable[[int], None]
 ) -> None:
-    import torch
-    from torch.profiler import ProfilerActivity, profile, schedule
+    """Record steps as ``torch.profiler`` does, through the part of it that does the work.
 
-    on_gpu = device.type == "cuda"
-    recorded = count + _PASSED_OVER
-    with profile(
-        activities=[ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if on_gpu else [])],
-        schedule=schedule(wait=0, warmup=_WARMUP, active=recorded, repeat=1),
-        on_trace_ready=lambda profiler: profiler.export_chrome_trace(str(path)),
-    ) as profiler:
-        for index in range(_WARMUP + recorded):
-            step()
-            # Work of the warm-up must not run into the record, and the last step's must be in it.
-            if on_gpu and index in (_WARMUP - 1, _WARMUP + recorded - 1):
-                torch.cuda.synchronize(device)
-            profiler.step()
+    ``torch.profiler.profile`` touches ``torch._inductor`` when it starts (torch 2.13), which imports the
+    compiler: 1.5 s of processor time in every rank, more than a whole profiled window of a collective.
+    """
+    from torch.autograd import profiler
+
+    with profiler.profile(use_device="cuda" if device.type == "cuda" else None, use_kineto=True) as recorded:
+        for index in range(_PASSED_OVER + count):
+            with profiler.record_function(f"ProfilerStep#{index}"):
+                step()
             beat(index + 1)
+    # The end of the block waits for the GPU, so the last step's kernels are in the record.
+    recorded.export_chrome_trace(str(path))
 
 
 def _reduce(path: Path) -> tuple[timeline.RankTrace | None, str]:
     try:
         # Kernel names of templates have held control characters and broken UTF-8.
         document = json.loads(path.read_text(encoding="utf-8", errors="replace"), strict=False)
-        return timeline.reduce(document, first_step=_WARMUP + _PASSED_OVER), ""
+        return timeline.reduce(document, first_step=_PASSED_OVER), ""
     except (OSError, ValueError) as error:
         return None, f"the trace cannot be read: {error}"
 
@@ -99,6 +96,13 @@ def _warnings(ranks: list[timeline.RankTrace], found: dict[str, Any] | None) -> 
         warnings.append(f"profiled window: {dropped} steps left out, the profiler lost records of the GPU")
     if invalid:
         warnings.append(f"profiled window: {invalid} kernels without time stamps left out")
+    matched = timeline.match(ranks)
+    if matched is not None and matched.straggler is not None:
+        waited_us = max(max(each.wait_us) for each in matched.collectives)
+        warnings.append(
+            f"profiled window: rank {matched.straggler} arrived last in most collectives,"
+            f" the others waited up to {waited_us:.0f} us; no NCCL setting removes that"
+        )
     if found is None:
         warnings.append("profiled window: no communication was found, so its share is not measured")
     return warnings
