@@ -38,7 +38,8 @@ class NccltuneError(Exception):
     def __init__(self, what: str, do: str = "") -> None:
         self.what = what.rstrip(".")
         self.do = do.rstrip(".")
-        super().__init__(f"{self.what}. {self.do}." if self.do else f"{self.what}.")
+        separator = "; " if self.do[:1].islower() else ". "
+        super().__init__(f"{self.what}{separator if self.do else ''}{self.do}.")
 
 
 class UsageError(NccltuneError):
