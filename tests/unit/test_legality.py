@@ -6,8 +6,6 @@ from nccltune.records import DEFAULT, Candidate
 from nccltune.space.catalogue import load_catalogue
 from nccltune.space.conditions import Ordered, Together
 from nccltune.space.legality import (
-    CANDIDATE_RULES,
-    SETTING_RULES,
     Circumstances,
     canonical,
     coupled,
@@ -15,6 +13,7 @@ from nccltune.space.legality import (
     why_illegal,
     why_setting_illegal,
 )
+from nccltune.space.rules import CANDIDATE_RULES, SETTING_RULES
 from nccltune.space.selection import Entry, parse_selection, render_selection
 
 CATALOGUE = load_catalogue()
