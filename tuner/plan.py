@@ -15,10 +15,9 @@ from typing import Any, get_args
 
 from .errors import MachineError, UsageError, nearest
 from .machine import facts as machine
-from .records import DEFAULT, Backend, Candidate, Evidence, Limits, Placement, Request, Space, Steps
+from .records import DEFAULT, Backend, Candidate, Limits, Placement, Request, Space, Steps
 from .space import catalogue as catalogues
 from .space import enumeration, legality, narrowing, space_file
-from .space.conditions import conditions_of
 from .trial import environment, launch
 from .trial import workload as workloads
 from .trial.paths import launch_paths
@@ -150,19 +149,9 @@ class Plan:
         """Where the profile goes."""
         return self.options.out / "profiles" / self.cluster
 
-    def circumstances(self, space: Space, evidence: Evidence | None = None) -> legality.Circumstances:
-        """What legality depends on here; ``evidence`` of the default says whether LL128 passed NCCL's own check."""
-        nccl = self.facts.nccl
-        return legality.Circumstances(
-            catalogue=self.catalogue,
-            nccl_version=nccl.version_tuple if nccl else None,
-            inherited=self.facts.inherited.settings,
-            backend=self.backend,
-            known_names=nccl.names if nccl else (),
-            conditions=conditions_of(space),
-            ll128=bool(evidence and evidence.ll128),
-            nccl_nodes=self.placement.nccl_nodes,
-        )
+    def circumstances(self, space: Space) -> legality.Circumstances:
+        """What legality depends on here."""
+        return narrowing.circumstances(space, self.facts, self.catalogue, self.placement)
 
     def count(self, space: Space) -> enumeration.Count:
         """Count the distinct legal candidates of a space."""
@@ -289,7 +278,7 @@ def prepare(options: Options, environ: Mapping[str, str]) -> Plan:
         rendezvous_host=options.rendezvous_host,
         environ=environ,
     )
-    name = _auto_space(facts, placement) if options.space == "auto" else options.space
+    name = space_file.choose(facts, placement) if options.space == "auto" else options.space
     declared = space_file.load_space(name, catalogue)
     space = narrowing.narrow(declared, facts, catalogue, placement, options.allow, environ)
     return Plan(
@@ -321,15 +310,6 @@ def read_allow(text: str | None) -> tuple[catalogues.DocsClass, ...]:
         if word not in classes:
             raise UsageError(f"'{word}' is no documentation class", nearest(word, classes))
     return tuple(known for known in classes if known in words)
-
-
-def _auto_space(facts: machine.Facts, placement: Placement) -> str:
-    """Name the space for this kind of cluster."""
-    if facts.backend == "gloo":
-        return "cpu"
-    if placement.nccl_nodes > 1:
-        return "infiniband" if facts.has_infiniband and not placement.emulated_nodes else "tcp"
-    return "nvlink" if facts.links == "nvlink" else "pcie"
 
 
 def _check(options: Options) -> None:

@@ -137,12 +137,11 @@ def _stages(plan: Plan, ledger: Ledger, campaign: campaigns.Campaign, watcher: W
     floor = campaign.noise_floor(NOISE_LAUNCHES)
     watcher.on_noise_floor(floor, _launch_seconds(ledger))
 
-    evidence = _default_evidence(ledger)
-    space = ledger.space or _narrow(plan, ledger, evidence)
+    space = ledger.space or _narrow(plan, ledger)
     watcher.on_space(space, plan.count(space))
 
     watcher.on_stage("search", plan.trials)
-    about = plan.circumstances(space, evidence)
+    about = plan.circumstances(space)
     search = Search(
         space,
         lambda candidate: legality.why_illegal(candidate.settings, about),
@@ -248,9 +247,9 @@ def _default_evidence(ledger: Ledger) -> Evidence:
     return found[0] if found else Evidence()
 
 
-def _narrow(plan: Plan, ledger: Ledger, evidence: Evidence) -> Space:
+def _narrow(plan: Plan, ledger: Ledger) -> Space:
     """Narrow the space by what NCCL said under the default, and store it: a resumed study reads it."""
-    space = narrowing.narrow_by_evidence(plan.space, evidence, plan.catalogue)
+    space = narrowing.narrow_by_evidence(plan.space, _default_evidence(ledger), plan.catalogue)
     ledger.append(space)
     return space
 
