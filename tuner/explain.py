@@ -6,6 +6,7 @@ and, where the run failed, whose fault it was; ``None`` means that the file does
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import json
 import re
@@ -83,7 +84,8 @@ def _start(path: Path) -> bytes:
         head = file.read(_HEAD_BYTES)
     if head[:2] == b"\x1f\x8b":
         # The start of a packed file unpacks without its end.
-        return zlib.decompressobj(wbits=31).decompress(head, _HEAD_BYTES)
+        with contextlib.suppress(zlib.error):
+            return zlib.decompressobj(wbits=31).decompress(head, _HEAD_BYTES)
     return head
 
 
@@ -257,7 +259,7 @@ def _log_words(answer: dict[str, Any]) -> Iterable[str]:
         "stop_search",
     }
     for key, value in answer.items():
-        if key not in skip and _is_said(value):
+        if key not in skip and _is_said(value) and (key != "init_complete_ranks" or answer["nranks"]):
             yield f"{key.replace('_', ' ')}: {_plain(value)}"
     for warning in answer["warnings"]:
         yield f"Note: {warning}"

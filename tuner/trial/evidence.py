@@ -156,8 +156,12 @@ def _meant(refusal: Refusal, match: re.Match[str], asked: Mapping[str, str] | No
 
 def _changed(log: NcclLog, name: str, value: str, knob: Knob | None) -> str | None:
     """Why the value that NCCL read is not the one that was asked for."""
-    values = log.echoed.get(name) or (proven(log.texts, knob) if knob and knob.proof_line else ())
-    others = [seen for seen in values if seen != value]
+    others = [seen for seen in log.echoed.get(name, ()) if seen != value]
+    if knob and knob.proof_line:
+        # What a line of its own shows is NCCL's spelling ("Socket" for "socket").
+        others += [
+            seen for seen in proven(log.texts, knob) if seen.casefold() != value.casefold() and seen not in others
+        ]
     if not others:
         return None
     return f"NCCL read {' and '.join(others)} instead of {value}"

@@ -23,17 +23,13 @@ class Communicator:
     Attributes:
         ranks: Rank to the host that its line came from, where the line says.
         complete: Ranks whose start-up ended.
-        nnodes: The node counts that were printed for it.
         devices: Host to the CUDA devices seen there.
-        counted: Whether a line tells of this very communicator, and not only of one of its size.
     """
 
     nranks: int
     ranks: dict[int, str | None] = field(default_factory=dict)
     complete: dict[int, None] = field(default_factory=dict)
-    nnodes: dict[int, None] = field(default_factory=dict)
     devices: dict[str, dict[int, None]] = field(default_factory=dict)
-    counted: bool = True
 
 
 @dataclass(frozen=True)
@@ -167,8 +163,9 @@ def _only(values: set[_T]) -> _T | None:
 
 def _nranks(state: LogState) -> int | None:
     """Of the largest communicator; else the members of a ring, else the rows of nccl-tests' table."""
-    if state.communicators:
-        return max(communicator.nranks for communicator in state.communicators.values())
+    sizes = {communicator.nranks for communicator in state.communicators.values()} | state.nodes_by_size.keys()
+    if sizes:
+        return max(sizes)
     if state.ring_sizes:
         return max(state.ring_sizes)
     ranks = state.table_ranks
@@ -190,9 +187,8 @@ def _complete(state: LogState, nranks: int | None) -> int:
 
 def _nnodes(state: LogState, nranks: int | None) -> tuple[int | None, str | None]:
     world = [each for each in state.communicators.values() if each.nranks == nranks]
-    printed = {count for each in world for count in each.nnodes}
-    if printed:
-        return max(printed), "NCCL's own count"
+    if nranks in state.nodes_by_size:
+        return max(state.nodes_by_size[nranks]), "NCCL's own count"
     counts = [count for each in world if (count := _hosts_of(each, state)) is not None]
     if counts:
         return max(counts), "host names that carry the ranks"

@@ -38,6 +38,7 @@ class LogState:
     versions: dict[tuple[str, str], None] = field(default_factory=dict)
     bare_versions: dict[str, None] = field(default_factory=dict)
     communicators: dict[str, Communicator] = field(default_factory=dict)
+    nodes_by_size: dict[int, dict[int, None]] = field(default_factory=dict)
     pointers: dict[tuple[str | None, int | None, int | None], dict[str, None]] = field(default_factory=dict)
     ring_sizes: dict[int, None] = field(default_factory=dict)
     ring_starts: int = 0
@@ -85,11 +86,7 @@ def _comm_line(state: LogState, found: re.Match[str]) -> None:
 def _nodes_line(state: LogState, found: re.Match[str]) -> None:
     nranks, nnodes = int(found["nranks"]), int(found["nnodes"])
     state.pointers.setdefault((state.where.host, state.where.pid, int(found["rank"])), {})[found["pointer"]] = None
-    for communicator in state.communicators.values():
-        if communicator.nranks == nranks:
-            communicator.nnodes[nnodes] = None
-    # Kept as well where no Init line tells of the communicator.
-    state.communicators.setdefault(f"?{nranks}", Communicator(nranks=nranks, counted=False)).nnodes[nnodes] = None
+    state.nodes_by_size.setdefault(nranks, {})[nnodes] = None
 
 
 def _ring_line(state: LogState, found: re.Match[str]) -> None:
@@ -299,4 +296,4 @@ ANYWHERE: Final[list[Rule]] = [
 ]
 IN_WARNINGS: Final[list[Rule]] = [_rule(r"Failed to open libibverbs", _no_ib)]
 # No line of interest begins otherwise; the last ones are warnings that some versions print as information.
-STARTS: Final = frozenset("".join(BY_FIRST_LETTER) + "[0123456789ABGRSUIm")
+STARTS: Final = frozenset("".join(BY_FIRST_LETTER) + "[0123456789ABGIRSTUm")

@@ -62,7 +62,7 @@ _BARE_VERSION = re.compile(r"NCCL version (\d+\.\d+(?:\.\d+)?)(?!\S*\+cuda)")
 # Lines whose wording proves or refuses a setting; ``evidence`` holds the catalogue against them.
 _TELLING = re.compile(
     r"NCCL_[A-Z0-9_]+|[Ii]nvalid value|User asked|CTAs \d+ is|Comm config|sockets per thread|maximum allowed"
-    r"|Unrecognized|must have a prefix|algorithm/protocol"
+    r"|Unrecognized|must have a prefix|algorithm/protocol|Using network|TUNER/"
 )
 
 
