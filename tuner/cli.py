@@ -7,11 +7,11 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import Annotated, NoReturn
+from typing import Annotated, Any, NoReturn
 
 from cyclopts import App, CycloptsError, Group, Parameter
 from cyclopts.exceptions import UnknownOptionError, UnusedCliTokensError
@@ -21,7 +21,7 @@ from .errors import Interrupted, NccltuneError, UsageError, nearest
 from .quantities import parse_seconds, parse_share
 
 _Flag = Annotated[bool, Parameter(negative="", show_default=False)]
-_COMMANDS = ("explain",)
+_COMMANDS = ("doctor", "explain", "knobs")
 _STRICT = {"ship": 0, "unconfirmed": 0, "keep-default": 3, "no-verdict": 4}
 
 app = App(
@@ -151,6 +151,114 @@ def tune(
     return _STRICT[conclusion.verdict.word] if strict else 0
 
 
+@app.command
+def doctor(
+    *,
+    probe: _Flag = False,
+    nproc: int | None = None,
+    nnodes: int | None = None,
+    emulate_nodes: int = 0,
+    launch_prefix: str = "",
+    json: _Flag = False,
+    verbose: _Flag = False,
+) -> int:
+    """Say whether this machine is fit to be tuned: facts, faults and conflicts, each with what to do.
+
+    Exit status 1 when it is not.
+
+    Args:
+        probe: Also launch one checked collective over all ranks and one for each pair of GPUs; takes seconds.
+        nproc: Ranks a node of the probe. Default: one for each visible GPU; 2 on a CPU machine.
+        nnodes: Nodes that the launch prefix reaches, where it is not srun's own -N.
+        emulate_nodes: Let NCCL see this many nodes on one machine, over loopback sockets.
+        launch_prefix: Words before torchrun's, for instance "srun -N2 --ntasks-per-node=1".
+        json: Print the report as JSON.
+        verbose: Say more on the standard error stream.
+    """
+    _configure_logging(verbose)
+    from . import doctor as doctors
+
+    options = doctors.Options(
+        probe=probe, nproc=nproc, nnodes=nnodes, emulate_nodes=emulate_nodes, launch_prefix=launch_prefix
+    )
+    with _signals() as stop:
+        report = doctors.examine(
+            options,
+            dict(os.environ),
+            stop.is_set,
+            lambda placement: sys.stderr.write(f"probing with {placement.world_size} ranks, which takes seconds\n"),
+        )
+    _print_json(doctors.as_data(report)) if json else _print(doctors.lines(report))
+    return 0 if report.fit else 1
+
+
+@app.command
+def knobs(
+    name: str | None = None,
+    /,
+    *,
+    space: str = "auto",
+    allow: str | None = None,
+    nproc: int | None = None,
+    nnodes: int | None = None,
+    emulate_nodes: int = 0,
+    launch_prefix: str = "",
+    json: _Flag = False,
+    verbose: _Flag = False,
+) -> int:
+    """Say what would be searched on this machine and what not, each with the reason; or explain one knob.
+
+    Args:
+        name: A knob to explain, for instance OMP_NUM_THREADS.
+        space: What may be tried: auto, the name of a space, or the path of a space file.
+        allow: Documentation classes that may be searched: system, debugging, undocumented, with commas.
+        nproc: Ranks a node. Default: one for each visible GPU; 2 on a CPU machine.
+        nnodes: Nodes that the launch prefix reaches, where it is not srun's own -N.
+        emulate_nodes: Let NCCL see this many nodes on one machine, over loopback sockets.
+        launch_prefix: Words before torchrun's, for instance "srun -N2 --ntasks-per-node=1".
+        json: Print the answer as JSON.
+        verbose: Say more on the standard error stream.
+    """
+    _configure_logging(verbose)
+    from . import knobs as stage
+    from . import plan as plans
+
+    options = plans.Options(
+        workload="resnet",  # the space does not depend on it
+        space=space,
+        allow=plans.read_allow(allow),
+        nproc=nproc,
+        nnodes=nnodes,
+        emulate_nodes=emulate_nodes,
+        launch_prefix=launch_prefix,
+    )
+    if name is None:
+        table = stage.table(plans.prepare(options, dict(os.environ)))
+        _print_json(stage.table_data(table)) if json else _print(stage.table_lines(table))
+        return 0
+    stage.check(name)
+    here = stage.here(name, options, dict(os.environ))
+    _print_json(stage.knob_data(name, here)) if json else _print(stage.knob_lines(name, here))
+    return 0
+
+
+@app.command
+def explain(*files: Path, json: _Flag = False, verbose: _Flag = False) -> int:
+    """Say what files say: an NCCL or torchrun log, the output of 'nvidia-smi topo -m', or profiler traces.
+
+    Args:
+        files: One log or matrix; or the logs or traces of one run, a file a rank.
+        json: Print the answer as JSON.
+        verbose: Say more on the standard error stream.
+    """
+    _configure_logging(verbose)
+    from . import explain as explainer
+
+    answer = explainer.explain(files)
+    _print_json(answer) if json else _print([explainer.words(answer)])
+    return 0
+
+
 def main() -> NoReturn:
     """Entry point of the console script."""
     sys.exit(run(sys.argv[1:]))
@@ -188,6 +296,18 @@ def run(argv: Sequence[str]) -> int:
         )
 
 
+def _print(lines: Iterable[str]) -> None:
+    for line in lines:
+        sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
+def _print_json(data: Any) -> None:
+    import json
+
+    _print([json.dumps(data, indent=1)])
+
+
 def _fail(error: NccltuneError) -> int:
     sys.stderr.write(f"nccltune: {error}\n")
     return error.exit_status
@@ -200,12 +320,9 @@ def _usage(error: CycloptsError) -> UsageError:
         return UsageError(f"there is no command '{word}'", f"{nearest(word, _COMMANDS)}; see nccltune --help")
     if isinstance(error, UnknownOptionError) and error.token is not None:
         word = error.token.keyword or error.token.value
-        return UsageError(f"there is no option '{word}'", f"{nearest(word, _options())}; see nccltune --help")
+        known = [name for argument in error.argument_collection for name in argument.names]
+        return UsageError(f"there is no option '{word}'", f"{nearest(word, known)}; see nccltune --help")
     return UsageError(" ".join(str(error).split()), "see nccltune --help")
-
-
-def _options() -> list[str]:
-    return [name for argument in app.assemble_argument_collection() for name in argument.names]
 
 
 def _configure_logging(verbose: bool) -> None:
