@@ -2,8 +2,8 @@
 
 usage: python benchmarks/log_speed.py [MEGABYTES]
 
-The log is made of the recorded runs, again and again with other processes and addresses, so that lines of interest are
-as frequent as in a log with every subsystem on. Every measurement runs in a process of its own and reads the file from
+The log is made of the recorded runs, again and again as from 64 nodes, so that lines of interest are as frequent as in
+a log with every subsystem on. Every measurement runs in a process of its own and reads the file from
 the page cache; times are CPU time, the best of three. ``whole`` is everything ``nccltune explain`` does with the file.
 """
 
@@ -79,8 +79,9 @@ def write_log(path: Path, megabytes: int) -> None:
     with path.open("wb") as file:
         while file.tell() < megabytes << 20:
             number += 1
+            node = number // len(recorded) % 64
             run = recorded[number % len(recorded)]
-            file.write(run.replace(b"node0:", b"node%d:" % (number % 64)).replace(b"0x", b"0x%x" % (number % 4096)))
+            file.write(run.replace(b"node0:", b"node%d:" % node).replace(b"0x", b"0x%x" % node))
 
 
 def measure(name: str, path: Path) -> dict[str, float]:

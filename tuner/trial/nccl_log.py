@@ -212,10 +212,12 @@ def _fast(
         return
     if len(seen) > _MOST_SEEN:
         seen.clear()
-    for place, text in sorted((block.find(text, first, last), text) for text in new):
-        seen.add(text)
-        start = block.rfind(b"\n", 0, place + 1) + 1
-        parse_line(state, block[start : block.find(b"\n", place + 1)].decode("utf-8", "replace"))
+    for found in interesting.finditer(block, first, last) if new else ():
+        if found[0] in new:
+            new.discard(found[0])
+            seen.add(found[0])
+            start = block.rfind(b"\n", 0, found.start() + 1) + 1
+            parse_line(state, block[start : found.end()].decode("utf-8", "replace"))
 
 
 def _decoder(file: BinaryIO) -> codecs.IncrementalDecoder | None:
