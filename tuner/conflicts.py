@@ -35,6 +35,7 @@ def _inherited(facts: Facts, catalogue: Catalogue) -> Iterator[tuple[str, Fault]
         if value != value.strip() or name != name.strip():
             continue  # blanks are a fault of their own
         source = facts.inherited.sources.get(name, "environment")
+        source = "the environment" if source == "environment" else source
         fault = (
             _logging(name, value, source)
             or _misspelt(name, source, facts, catalogue)
@@ -126,6 +127,10 @@ def why_not_taken(value: str, knob: Knob, catalogue: Catalogue, version: Version
             return None  # the scale of numbers that older releases had is still read
         case Algorithms() | Protocols():
             return _why_no_list(value, catalogue.words[knob.values.kind], catalogue, version)
+        case PathLevel() if canonical_value(value, knob, catalogue, version) in knob.values.words and (
+            value not in knob.values.words
+        ):
+            return f"is written {canonical_value(value, knob, catalogue, version)}"
         case _:
             return why_no_value(value, knob, catalogue, version)
 

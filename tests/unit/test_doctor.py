@@ -131,7 +131,7 @@ def test_torch_without_nccl_is_fatal_and_comes_first():
         ("NCCL_NSOCK_PERTHREAD", "4", "misspelt_setting", "no name that NCCL knows"),
         ("NCCL_PRIVATE_THING", "4", "unknown_setting", "NCCL_PRIVATE_THING"),
         ("NCCL_TREE_THRESHOLD", "0", "setting_without_effect", "dropped in NCCL 2.5"),
-        ("NCCL_P2P_LEVEL", "loc", "bad_setting", "NCCL_P2P_LEVEL=loc"),
+        ("NCCL_P2P_LEVEL", "loc", "bad_setting", "NCCL_P2P_LEVEL=loc (the environment) is written LOC"),
         ("NCCL_BUFFSIZE", "4M", "bad_setting", "NCCL would read 4"),
         ("NCCL_NTHREADS", "word", "bad_setting", "NCCL would read 0"),
         ("NCCL_SOCKET_NTHREADS", "32", "bad_setting", "outside"),
