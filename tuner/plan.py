@@ -24,6 +24,9 @@ from .trial.paths import launch_paths
 from .trial.placement import place
 
 PROFILED_STEPS = 4
+_PATIENCE = 5.0
+_PATIENCE_LEAST_S = 120.0
+_CPU_BUDGET_S = 150.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,6 +86,8 @@ class Plan:
     Attributes:
         declared: The space as its file has it.
         space: The same, narrowed by the facts of this machine.
+        trials: Candidates to measure.
+        budget_s: Wall time of all launches before the fresh rounds; ``None`` for no limit.
         environ: The caller's environment; kept out of every file but for ``NCCL_*`` and listed names.
     """
 
@@ -95,6 +100,7 @@ class Plan:
     declared: Space
     space: Space
     trials: int
+    budget_s: float | None
     environ: Mapping[str, str] = field(repr=False)
 
     @property
@@ -172,7 +178,9 @@ class Plan:
         found = [*filter(is_legal, self.space.start), *islice((one for one in others if not one.is_default), 1)]
         return found[0] if found else DEFAULT
 
-    def request(self, candidate: Candidate, launch_id: str, token: str, *, profiled: bool = False) -> Request:
+    def request(
+        self, candidate: Candidate, launch_id: str, token: str, *, profiled: bool = False, usual_s: float | None = None
+    ) -> Request:
         """Write down one launch; the runner completes what depends on its folder.
 
         Args:
@@ -180,7 +188,12 @@ class Plan:
             launch_id: Unique within the study.
             token: Random, to tell this launch's processes and files from others'.
             profiled: Whether it pays for the profiled window, which costs seconds.
+            usual_s: What a launch of the default takes; a candidate that takes many times that has lost.
         """
+        limits = self.limits
+        if usual_s is not None:
+            total_s = min(limits.total_s, max(_PATIENCE_LEAST_S, _PATIENCE * usual_s))
+            limits = limits.model_copy(update={"total_s": total_s})
         request = Request(
             study=self.study,
             launch_id=launch_id,
@@ -191,7 +204,7 @@ class Plan:
             candidate=candidate,
             placement=self.placement,
             steps=self.steps.model_copy(update={"profiled": PROFILED_STEPS if profiled else 0}),
-            limits=self.limits,
+            limits=limits,
             seed=self.options.seed,
         )
         return environment.complete(request, self.facts.inherited, self.environ)
@@ -291,6 +304,7 @@ def prepare(options: Options, environ: Mapping[str, str]) -> Plan:
         declared=declared,
         space=space,
         trials=options.trials or (50 if facts.backend == "nccl" else 8),
+        budget_s=options.budget_s or (None if options.trials or facts.backend == "nccl" else _CPU_BUDGET_S),
         environ=environ,
     )
 

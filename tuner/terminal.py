@@ -125,7 +125,7 @@ class Screen:
                 "smaller gains than the noise cannot be shown here; a quieter machine or a higher --min-gain helps"
             )
         left = self._plan.trials + 2 * self._plan.options.rounds
-        budget = self._plan.options.budget_s
+        budget = self._plan.budget_s
         limit = f", or until the budget of {format_seconds(budget)} is spent" if budget else ""
         self._say(f"about {format_seconds(left * seconds)} for {left} more launches at most{limit}")
 

@@ -151,7 +151,7 @@ def _stages(plan: Plan, ledger: Ledger, campaign: campaigns.Campaign, watcher: W
         study_name=plan.study,
         history=ledger.trials,
     )
-    campaign.search(search, campaigns.Budget(trials=plan.trials, seconds=plan.options.budget_s))
+    campaign.search(search, campaigns.Budget(trials=plan.trials, seconds=plan.budget_s))
 
     verdict: Verdict | None = None
     while verdict is None:
@@ -228,7 +228,9 @@ def _requests(plan: Plan, ledger: Ledger) -> Callable[[Candidate, str, Purpose],
             for launch in ledger.launches
             if launch.candidate == candidate
         )
-        return plan.request(candidate, launch_id, secrets.token_hex(8), profiled=profiled)
+        usual = [launch.wall_s for launch in ledger.launches if launch.purpose == "noise-floor"]
+        usual_s = None if candidate.is_default or not usual else max(usual)
+        return plan.request(candidate, launch_id, secrets.token_hex(8), profiled=profiled, usual_s=usual_s)
 
     return request
 

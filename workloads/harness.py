@@ -166,7 +166,7 @@ class _Run:
         warm = self._guarded(measure.warm_up)
         self._heartbeat.enter("timed")
         timed = self._guarded(lambda: measure.timed(warm.typical_us))
-        communication = self._guarded(lambda: self._profiled(workload, timed))
+        communication = self._guarded(lambda: self._profiled(workload, warm, timed))
         checks = self._guarded(lambda: self._checked(workload))
         ranks = self._rank_reports(timed)
         if self._group.rank:
@@ -216,16 +216,17 @@ class _Run:
             beat=self._heartbeat.beat,
         )
 
-    def _profiled(self, workload: Workload, timed: Timed) -> dict[str, Any] | None:
-        if self._request.steps.profiled <= 0:
+    def _profiled(self, workload: Workload, warm: WarmUp, timed: Timed) -> dict[str, Any] | None:
+        steps = self._request.steps
+        if steps.profiled <= 0:
             return None
-        from . import profile_window
+        from . import profile_window, stopping
 
         self._heartbeat.enter("profiled")
         typical_us = statistics.median(timed.step_us) if timed.step_us else 0.0
         found, warnings = profile_window.run(
             workload.step,
-            self._request.steps.profiled,
+            stopping.slow_steps(steps, warm.typical_us, steps.profiled),
             self._group.device,
             self._group.control,
             typical_us,
@@ -271,6 +272,8 @@ class _Run:
 
         if not warm.flat:
             self._warnings.append(f"the step time was not flat after {warm.steps} warm-up steps")
+        if len(timed.step_us) < self._request.steps.timed_min:
+            self._warnings.append(f"the steps are so slow that only {len(timed.step_us)} were timed")
         if stopping.drifts(timed.step_us):
             self._warnings.append("the step time drifted while it was timed")
 

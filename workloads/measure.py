@@ -126,7 +126,7 @@ class Measure:
         flat = stopping.is_flat(windows)
         settled = flat and done >= self.steps.warmup_min
         over = elapsed_s >= self.steps.warmup_s and (settled or done >= self.steps.warmup_max)
-        if over or elapsed_s > WARMUP_SHARE * self.limits.total_s:
+        if over or elapsed_s > WARMUP_SHARE * self.limits.total_s or stopping.overtime(self.steps, elapsed_s, done):
             return {"next": 0, "flat": flat, "typical_us": typical_us}
         count = stopping.window_steps(self.steps, typical_us, done, self.limits.no_progress_s)
         return {"next": count, "flat": flat, "typical_us": typical_us}
@@ -134,7 +134,7 @@ class Measure:
     def _after_block(self, blocks: list[list[dict[str, Any]]], elapsed_s: float) -> int:
         each = [slowest([rank["step_us"] for rank in block]) for block in blocks]
         times = [time_us for block in each for time_us in block]
-        if len(times) >= self.steps.timed_max:
+        if len(times) >= self.steps.timed_max or stopping.overtime(self.steps, elapsed_s, len(times)):
             return 0
         if len(times) >= self.steps.timed_min:
             error = stopping.relative_error(times, [statistics.median(block) for block in each])

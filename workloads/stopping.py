@@ -22,6 +22,11 @@ WINDOW_MAX = 1_000
 # Of the longest silence that the tuner accepts, the share that one block may take.
 SILENCE_SHARE = 1 / 3
 
+# A step so slow that the fewest steps take this many times the time meant for them is known well enough: it lost.
+OVERTIME = 4.0
+OVERTIME_LEAST_S = 4.0
+FEWEST_STEPS = 3
+
 _MAD_TO_DEVIATION = 1.4826  # of a normal distribution
 _MEDIAN_TO_MEAN_ERROR = 1.2533  # sqrt(pi / 2): the median's standard error over the mean's
 
@@ -152,7 +157,34 @@ def block_steps(steps: Steps, typical_us: float, done: int, no_progress_s: float
     Returns:
         Steps, at least one.
     """
-    return _within_silence(min(max(1, steps.block), max(1, steps.timed_max - done)), typical_us, no_progress_s)
+    count = min(max(1, steps.block), max(1, steps.timed_max - done))
+    return _within_silence(slow_steps(steps, typical_us, count), typical_us, no_progress_s)
+
+
+def overtime(steps: Steps, elapsed_s: float, done: int) -> bool:
+    """Say whether a phase takes so long that waiting for its fewest steps is a waste.
+
+    Args:
+        steps: What was asked for.
+        elapsed_s: Of the phase.
+        done: Steps of the phase.
+    """
+    return done >= FEWEST_STEPS and elapsed_s > max(OVERTIME * steps.timed_s, OVERTIME_LEAST_S)
+
+
+def slow_steps(steps: Steps, typical_us: float, count: int) -> int:
+    """Lower a number of steps to what fits into the time for timing, where steps are very slow.
+
+    Args:
+        steps: What was asked for.
+        typical_us: Time of a step.
+        count: Steps wanted.
+
+    Returns:
+        ``count``, or fewer, yet not below ``FEWEST_STEPS`` unless ``count`` is.
+    """
+    fitting = math.ceil(max(steps.timed_s, OVERTIME_LEAST_S) * 1e6 / max(typical_us, 1e-3))
+    return min(count, max(FEWEST_STEPS, fitting))
 
 
 def _differ(earlier_us: Sequence[float], later_us: Sequence[float], chance_us: float) -> bool:

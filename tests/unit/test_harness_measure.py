@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from nccltune.workloads import stopping
 from nccltune.workloads.clock import Block, HostClock
 from nccltune.workloads.control import Control, RankSilent
 from nccltune.workloads.failure import WorkloadError
@@ -167,3 +168,13 @@ def test_marks_outside_timed_steps_do_nothing() -> None:
     clock.mark("a")
 
     assert clock.run(lambda: None, 1).part_us == {}
+
+
+def test_steps_that_are_far_too_slow_are_not_all_waited_for() -> None:
+    slow = Steps(warmup_min=4, timed_min=10, timed_max=30, block=6, timed_s=3.0)
+
+    assert stopping.block_steps(slow, 7e6, 0, no_progress_s=90.0) == stopping.FEWEST_STEPS
+    assert stopping.block_steps(slow, 0.2e6, 0, no_progress_s=60.0) == 6
+    assert stopping.overtime(slow, elapsed_s=21.0, done=3)
+    assert not stopping.overtime(slow, elapsed_s=21.0, done=2)
+    assert not stopping.overtime(slow, elapsed_s=11.0, done=9)

@@ -32,6 +32,8 @@ _SKIP_LIMIT = 20
 """Proposals in a row that cost no launch before the sampler is passed over for a uniform draw."""
 _REPEAT_AMONG = 3
 """How many of the best share the repeats once every candidate is measured."""
+_NEAR = 1.5
+"""How far behind the best, as a factor, a candidate may be and still get one of these repeats."""
 _DRAWS = 2000
 _LISTED = 200_000
 """Most combinations that are looked at one by one."""
@@ -261,13 +263,17 @@ class Search:
         return not any(trial.candidate == candidate for trial in self._trials)
 
     def _best_to_repeat(self) -> Candidate | None:
-        """Return the least sampled of the best; the default is left out, since it is measured anyway."""
+        """Return the least sampled of the best; the default is left out, since it is measured anyway.
+
+        A candidate that is far behind the best gets no further launch: more samples of it decide nothing.
+        """
         scored: dict[Candidate, float] = {}
         for trial in self._trials:
             if trial.value_us is not None and not trial.candidate.is_default and not self._barred(trial.candidate):
                 scored[trial.candidate] = trial.value_us
         best = sorted(scored, key=lambda candidate: scored[candidate])[:_REPEAT_AMONG]
-        return min(best, key=self._launched, default=None)
+        near = [candidate for candidate in best if scored[candidate] <= _NEAR * scored[best[0]]]
+        return min(near, key=self._launched, default=None)
 
     # ---- small spaces
 

@@ -56,7 +56,7 @@ WORKLOADS = {
             summary="ResNet-50 with DistributedDataParallel, one training step",
             collective_only=False,
             accepts=("batch_size",),
-            defaults={"nccl": {"batch_size": 256}, "gloo": {"batch_size": 2, "image_size": 32}},
+            defaults={"nccl": {"batch_size": 256}, "gloo": {"batch_size": 1, "image_size": 40}},
             steps={
                 "nccl": Steps(warmup_min=15, warmup_max=60, timed_min=20, timed_max=100, block=20, timed_s=10.0),
                 "gloo": Steps(warmup_min=4, warmup_max=12, timed_min=12, timed_max=30, block=6, timed_s=3.0),
