@@ -24,6 +24,7 @@ from .trial.paths import launch_paths
 from .trial.placement import place
 
 PROFILED_STEPS = 4
+_EVIDENCE_STEPS = Steps(warmup_min=2, warmup_max=2, warmup_s=0.0, timed_min=2, timed_max=2, block=2, timed_s=0.1)
 _PATIENCE = 5.0
 _PATIENCE_LEAST_S = 120.0
 _CPU_BUDGET_S = 150.0
@@ -208,6 +209,11 @@ class Plan:
             seed=self.options.seed,
         )
         return environment.complete(request, self.facts.inherited, self.environ)
+
+    def evidence_request(self, candidate: Candidate, launch_id: str, token: str) -> Request:
+        """Write down a short launch in which NCCL also logs what it chooses for each message size."""
+        request = self.request(candidate, launch_id, token)
+        return request.model_copy(update={"steps": _EVIDENCE_STEPS, "log_choices": True})
 
     def preview(self) -> Preview:
         """What one launch would be, without starting it."""

@@ -183,6 +183,7 @@ class Request(Record):
         environment: Every ``NCCL_*`` variable and every searched name that a rank must see, exactly.
         per_rank_env: Global rank (as text) to variables that only this rank gets, on top.
         checks: Whether known-answer collectives are run.
+        log_choices: Whether NCCL logs the algorithm of each collective, which costs time: never for a measurement.
         seed: Of the model, the data and the sampler.
     """
 
@@ -200,6 +201,7 @@ class Request(Record):
     steps: Steps = Steps()
     limits: Limits = Limits()
     checks: bool = True
+    log_choices: bool = False
     seed: int = 0
 
 

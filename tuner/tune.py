@@ -137,6 +137,8 @@ def _stages(plan: Plan, ledger: Ledger, campaign: campaigns.Campaign, watcher: W
     floor = campaign.noise_floor(NOISE_LAUNCHES)
     watcher.on_noise_floor(floor, _launch_seconds(ledger))
 
+    if ledger.space is None:
+        _ask_nccl(plan, ledger, campaign, DEFAULT)
     space = ledger.space or _narrow(plan, ledger)
     watcher.on_space(space, plan.count(space))
 
@@ -159,6 +161,9 @@ def _stages(plan: Plan, ledger: Ledger, campaign: campaigns.Campaign, watcher: W
         if isinstance(finalist, Verdict):
             verdict = finalist
         else:
+            _ask_nccl(plan, ledger, campaign, finalist)
+            if finalist in faulty(ledger.launches):
+                continue
             watcher.on_stage("fresh rounds", 2 * plan.options.rounds)
             verdict = _confirm(plan, ledger, campaign, finalist)
     if verdict != ledger.verdict:
@@ -222,6 +227,8 @@ def _requests(plan: Plan, ledger: Ledger) -> Callable[[Candidate, str, Purpose],
     """
 
     def request(candidate: Candidate, launch_id: str, purpose: Purpose) -> Request:
+        if purpose == "evidence":
+            return plan.evidence_request(candidate, launch_id, secrets.token_hex(8))
         wanted = purpose in ("noise-floor", "search") and (candidate.is_default or not plan.workload.collective_only)
         profiled = wanted and not any(
             isinstance(launch.outcome, Measurement) and launch.outcome.communication is not None
@@ -239,19 +246,26 @@ def _gpu_uuids(plan: Plan) -> list[str]:
     return [gpu.uuid for gpu in plan.facts.gpus if gpu.uuid] if plan.backend == "nccl" else []
 
 
-def _default_evidence(ledger: Ledger) -> Evidence:
-    """What NCCL said under the default; empty where it said nothing (gloo)."""
+def _ask_nccl(plan: Plan, ledger: Ledger, campaign: campaigns.Campaign, candidate: Candidate) -> None:
+    """Let NCCL log what it chooses for each message size, in a short launch of its own, once a candidate."""
+    asked = any(launch.purpose == "evidence" and launch.candidate == candidate for launch in ledger.launches)
+    if plan.backend == "nccl" and not asked:
+        campaign.launch(candidate, "evidence")
+
+
+def _evidence(ledger: Ledger, candidate: Candidate) -> Evidence:
+    """What NCCL said under a candidate, most of all in its launch for evidence; empty where it said nothing (gloo)."""
     found = [
-        launch.outcome.evidence
+        (launch.purpose == "evidence", launch.outcome.evidence)
         for launch in ledger.launches
-        if launch.candidate.is_default and isinstance(launch.outcome, Measurement) and launch.outcome.evidence
+        if launch.candidate == candidate and isinstance(launch.outcome, Measurement) and launch.outcome.evidence
     ]
-    return found[0] if found else Evidence()
+    return max(found, key=lambda entry: entry[0])[1] if found else Evidence()
 
 
 def _narrow(plan: Plan, ledger: Ledger) -> Space:
     """Narrow the space by what NCCL said under the default, and store it: a resumed study reads it."""
-    space = narrowing.narrow_by_evidence(plan.space, _default_evidence(ledger), plan.catalogue)
+    space = narrowing.narrow_by_evidence(plan.space, _evidence(ledger, DEFAULT), plan.catalogue)
     ledger.append(space)
     return space
 
@@ -330,6 +344,7 @@ def _profile(plan: Plan, ledger: Ledger, verdict: Verdict) -> profiles.Profile:
         collective_only=plan.workload.collective_only,
         min_gain=verdict.min_gain,
         numbers=numbers,
+        proof=None if verdict.candidate.is_default else _evidence(ledger, verdict.candidate),
         conditions={**plan.identity["machine"], "world size": str(plan.placement.world_size), "nccltune": __version__},
         inherited=plan.identity["inherited"],
         commands=(plan.command(),),

@@ -86,6 +86,7 @@ class Request:
     steps: Steps = Steps()
     limits: Limits = Limits()
     checks: bool = True
+    log_choices: bool = False
     seed: int = 0
 
 

@@ -27,6 +27,7 @@ SOCKET_IFNAME = "NCCL_SOCKET_IFNAME"
 
 SUBSYSTEMS = "INIT,ENV,NET,GRAPH"
 """What NCCL logs in every launch. TUNING is left out: it prints a line for each collective and costs time."""
+_CHOICES = ",TUNING"
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 
@@ -80,7 +81,7 @@ def settings(
     return {
         **decided(request, environ),
         **_baseline(environ, request),
-        **(controls(paths, subsystems) if request.backend == "nccl" else {}),
+        **(controls(paths, subsystems + _CHOICES * request.log_choices) if request.backend == "nccl" else {}),
         **request.candidate.settings,
         TOKEN: request.token,
     }

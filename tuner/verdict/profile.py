@@ -13,7 +13,7 @@ import yaml
 
 from ..errors import ProfileError
 from ..quantities import format_share, format_us
-from ..records import Pair, Record
+from ..records import Evidence, Pair, Record
 
 ENV_FILE = "nccl.env"
 PROFILE_FILE = "profile.yaml"
@@ -49,6 +49,7 @@ class Profile(Record):
         emulated: NCCL nodes that were emulated on one machine, 0 for none; such a profile is for study only.
         collective_only: The workload was a collective alone, so that the effect on a model step is unknown.
         conditions: What has to be the same for the profile to hold.
+        proof: What NCCL itself said under the settings.
         inherited: NCCL settings that were already there, part of the baseline.
         commands: How to repeat the study.
     """
@@ -68,6 +69,7 @@ class Profile(Record):
     min_gain: float
     numbers: Numbers
     conditions: dict[str, str]
+    proof: Evidence | None = None
     inherited: dict[str, str] = {}
     commands: tuple[str, ...] = ()
 
