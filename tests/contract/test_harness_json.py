@@ -41,6 +41,7 @@ REQUEST = records.Request(
     ),
     limits=records.Limits(startup_s=1, no_progress_s=2, total_s=3, grace_s=4, shutdown_s=5),
     checks=False,
+    log_choices=True,
     seed=9,
 )
 
