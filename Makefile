@@ -29,7 +29,6 @@ lint: $(VENV)/developing
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/mypy --config-file pyproject.toml -p nccltune tests
 	$(BIN)/lint-imports
 
 unit: $(VENV)/developing

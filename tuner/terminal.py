@@ -141,13 +141,15 @@ class Screen:
 
     def on_launch_end(self, launch: Launch) -> None:
         """Move on; say why a launch failed."""
-        if self._task is not None and (launch.purpose != "drift"):
+        if self._task is not None and launch.purpose not in ("drift", "evidence"):
             self._progress.advance(self._task)
         outcome = launch.outcome
         if isinstance(outcome, Failure):
             self._say(f"{launch.launch_id} {launch.candidate}: {outcome.name} ({outcome.blame}): {outcome.message}")
             if outcome.advice:
                 self._say(f"  {outcome.advice}")
+        elif launch.purpose == "evidence":
+            return  # a short launch that is timed for nobody
         elif launch.purpose != "search":
             self._say(f"{launch.launch_id} {launch.candidate}: {self._with_gain(outcome.median_us)}")
         if isinstance(outcome, Measurement):

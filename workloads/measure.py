@@ -79,7 +79,7 @@ class Measure:
         if self.steps.warmup_max <= 0:
             return WarmUp(0, flat=False, typical_us=0.0)
         began, done, windows = time.monotonic(), 0, list[list[float]]()
-        count = stopping.window_steps(self.steps, None, 0, self.limits.no_progress_s)
+        count = stopping.window_steps(self.steps, None, self.limits.no_progress_s)
         while True:
             gathered = self.control.gather("warmup", _plain(self.clock.run(self.step, count)))
             done += count
@@ -128,7 +128,7 @@ class Measure:
         over = elapsed_s >= self.steps.warmup_s and (settled or done >= self.steps.warmup_max)
         if over or elapsed_s > WARMUP_SHARE * self.limits.total_s or stopping.overtime(self.steps, elapsed_s, done):
             return {"next": 0, "flat": flat, "typical_us": typical_us}
-        count = stopping.window_steps(self.steps, typical_us, done, self.limits.no_progress_s)
+        count = stopping.window_steps(self.steps, typical_us, self.limits.no_progress_s)
         return {"next": count, "flat": flat, "typical_us": typical_us}
 
     def _after_block(self, blocks: list[list[dict[str, Any]]], elapsed_s: float) -> int:

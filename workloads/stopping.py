@@ -124,13 +124,12 @@ def drifts(times_us: Sequence[float]) -> bool:
     return _differ(first, last, DRIFT_ERRORS * math.hypot(median_error(first), median_error(last)))
 
 
-def window_steps(steps: Steps, typical_us: float | None, done: int, no_progress_s: float) -> int:
+def window_steps(steps: Steps, typical_us: float | None, no_progress_s: float) -> int:
     """Choose the length of the next warm-up window.
 
     Args:
         steps: What was asked for.
         typical_us: Time of a step so far; ``None`` before the first window.
-        done: Warm-up steps so far.
         no_progress_s: The tuner's limit of silence.
 
     Returns:
@@ -139,9 +138,8 @@ def window_steps(steps: Steps, typical_us: float | None, done: int, no_progress_
     count = max(3, math.ceil(steps.warmup_min / 2))
     if typical_us is None:
         return max(1, min(count, steps.warmup_max))
+    # Never cut to what is left of the limit: in a window of one or two steps the ranks' late starts pass for a change.
     count = max(count, min(WINDOW_MAX, math.ceil(WINDOW_US / max(typical_us, 1e-3))))
-    if typical_us * count > WINDOW_US:
-        count = min(count, max(1, steps.warmup_max - done))
     return _within_silence(count, typical_us, no_progress_s)
 
 

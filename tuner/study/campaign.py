@@ -24,6 +24,9 @@ DRIFT_EVERY = 8
 """Trials between two launches of the default."""
 FAILED_IN_A_ROW = 4
 """Failed trials in a row after which the default is asked whether the machine still works."""
+SIMPLER_COSTS_AT_MOST = 0.01
+"""Of two candidates within the noise the simpler one is taken, yet never when it seems slower by more than this: where
+the noise is large, a tie is no reason to give up the faster one before the fresh rounds have looked at it."""
 LOST_IN_A_ROW = 3
 """Trials in a row lost to the infrastructure after which going on makes no sense."""
 
@@ -311,7 +314,7 @@ def ranked(ledger: Ledger) -> list[Ranked]:
     """Rank the candidates of a study, best first; see ``ranking.best``."""
     barred = [trial.candidate for trial in ledger.trials if trial.constraint >= NEVER_AGAIN and trial.launched]
     noise = ledger.noise.relative if ledger.noise else 0.0
-    return best(ledger.launches, noise, barred)
+    return best(ledger.launches, min(noise, SIMPLER_COSTS_AT_MOST), barred)
 
 
 def _now() -> str:
