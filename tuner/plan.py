@@ -27,7 +27,7 @@ PROFILED_STEPS = 4
 _EVIDENCE_STEPS = Steps(warmup_min=2, warmup_max=2, warmup_s=0.0, timed_min=2, timed_max=2, block=2, timed_s=0.1)
 _PATIENCE = 5.0
 _PATIENCE_LEAST_S = 120.0
-_CPU_BUDGET_S = 150.0
+_CPU_BUDGET_S = 120.0
 
 
 @dataclass(frozen=True, kw_only=True)

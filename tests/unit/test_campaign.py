@@ -159,7 +159,7 @@ def test_noise_floor_launches_are_the_samples_of_trial_0(tmp_path: Path) -> None
     assert only(ledger, DEFAULT).value_us == 101.0
     assert ledger.noise is not None
     assert ledger.noise.medians == (100.0, 102.0, 101.0)
-    assert ledger.noise.relative == pytest.approx(1.495 * 1.4826 * 1.0 / 101.0, rel=1e-3)
+    assert ledger.noise.relative == pytest.approx(2.0 / 1.693 / 101.0, rel=1e-3)
 
 
 def test_noise_floor_of_a_resumed_study_launches_only_what_is_missing(tmp_path: Path) -> None:

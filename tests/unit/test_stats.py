@@ -8,7 +8,7 @@ import statistics
 
 import pytest
 
-from nccltune.study.stats import mean_log_ratio_bounds, relative_spread, robust_spread
+from nccltune.study.stats import mean_log_ratio_bounds, relative_spread, robust_spread, spread
 
 
 @pytest.mark.parametrize("n", [2, 3, 4, 5, 7, 9, 12, 20])
@@ -22,6 +22,17 @@ def test_one_wild_launch_does_not_carry_the_spread_away() -> None:
     calm = [100, 101, 99, 100.5, 99.5, 100.2, 99.8]
     assert robust_spread([*calm, 1000]) < 3 * robust_spread(calm)
     assert statistics.stdev([*calm, 1000]) > 100 * robust_spread(calm)
+
+
+@pytest.mark.parametrize("n", [2, 3, 4, 5, 8])
+def test_spread_of_few_values_is_unbiased_for_normal_noise(n: int) -> None:
+    draw = random.Random(n)
+    spreads = [spread([draw.gauss(100, 3) for _ in range(n)]) for _ in range(8000)]
+    assert statistics.fmean(spreads) == pytest.approx(3, rel=0.05)
+
+
+def test_two_equal_launches_of_three_do_not_hide_the_third() -> None:
+    assert relative_spread([310.7, 337.9, 337.9]) > 0.04
 
 
 def test_relative_spread_has_no_unit() -> None:

@@ -14,6 +14,9 @@ _SMALL_N = {2: 1.196, 3: 1.495, 4: 1.363, 5: 1.206, 6: 1.200, 7: 1.140, 8: 1.129
 two highly robust estimators of scale" (COMPSTAT 1992); checked by simulation in the tests."""
 
 
+_RANGE = {2: 1.128, 3: 1.693, 4: 2.059}
+
+
 def robust_spread(values: Sequence[float]) -> float:
     """Estimate the standard deviation from the median absolute deviation, unbiased for few normal values.
 
@@ -34,8 +37,29 @@ def robust_spread(values: Sequence[float]) -> float:
     return _SMALL_N.get(n, n / (n - 0.8)) * _MAD_TO_SIGMA * deviation
 
 
+def spread(values: Sequence[float]) -> float:
+    """Estimate how much launches differ, from few of them, without hiding one that stands apart.
+
+    Below five values the median absolute deviation is no more than the distance of two of them: two that happen to be
+    equal would make the noise of any machine vanish. There the range is taken, over its expectation for a normal
+    distribution (the factor d2 of control charts); from five values on, the robust spread.
+
+    Args:
+        values: At least two.
+
+    Returns:
+        An estimate of the standard deviation, in the unit of the values.
+
+    Raises:
+        ValueError: Fewer than two values.
+    """
+    if len(values) in _RANGE:
+        return (max(values) - min(values)) / _RANGE[len(values)]
+    return robust_spread(values)
+
+
 def relative_spread(values: Sequence[float]) -> float:
-    """Return the robust spread as a share of the median (0.01 is 1 %).
+    """Return the spread as a share of the median (0.01 is 1 %); see ``spread``.
 
     Raises:
         ValueError: Fewer than two values, or a median that is not above zero.
@@ -43,7 +67,7 @@ def relative_spread(values: Sequence[float]) -> float:
     middle = statistics.median(values)
     if not middle > 0:
         raise ValueError("a relative spread needs a median above zero")
-    return robust_spread(values) / middle
+    return spread(values) / middle
 
 
 def mean_log_ratio_bounds(ratios: Sequence[float], confidence: float = 0.95) -> tuple[float, float]:
