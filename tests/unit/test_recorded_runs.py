@@ -1,0 +1,129 @@
+"""Studies and NCCL logs that were recorded on two H200 GPUs, read again by today's code."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from nccltune.records import DEFAULT, Candidate, Evidence, Launch, Measurement
+from nccltune.space.catalogue import load_catalogue
+from nccltune.study.campaign import ranked
+from nccltune.study.ledger import Ledger
+from nccltune.study.table import write_tables
+from nccltune.trial import evidence
+from nccltune.verdict import decision
+
+RECORDINGS = Path(__file__).resolve().parents[1] / "recordings"
+STUDIES = sorted(path.name for path in (RECORDINGS / "ledgers").iterdir())
+KNOBS = {
+    "NCCL_ALGO": "allreduce:tree",
+    "NCCL_PROTO": "allreduce:simple",
+    "NCCL_MIN_NCHANNELS": "4",
+    "NCCL_MAX_NCHANNELS": "8",
+    "NCCL_BUFFSIZE": "1048576",
+}
+SOCKETS = {"NCCL_SOCKET_NTHREADS": "2", "NCCL_NSOCKS_PERTHREAD": "4"}
+NODE = {"NCCL_P2P_LEVEL": "SYS", "NCCL_NTHREADS": "256"}
+
+
+@pytest.fixture
+def study(request, tmp_path):
+    folder = tmp_path / request.param
+    shutil.copytree(RECORDINGS / "ledgers" / request.param, folder)
+    with Ledger.open(folder) as ledger:
+        yield ledger
+
+
+def read(name: str, settings: dict[str, str]) -> Evidence:
+    log = evidence.read_logs(sorted((RECORDINGS / "nccl" / f"2.28.9-{name}").glob("*.log")))
+    return evidence.evidence(log, Candidate(settings=settings), load_catalogue())
+
+
+def all_reduces(found: Evidence) -> set[str]:
+    return {" ".join(choice.split()[:2]) for size, choice in found.choices.items() if size.startswith("AllReduce ")}
+
+
+@pytest.mark.parametrize("study", STUDIES, indirect=True)
+def test_every_launch_was_right_and_ran_under_its_settings(study):
+    for launch in study.launches:
+        assert isinstance(launch.outcome, Measurement)
+        assert launch.outcome.checks.cases > 0
+        assert launch.outcome.checks.failures == ()
+        assert launch.outcome.evidence is not None
+        assert launch.outcome.evidence.refused == {}
+        assert launch.outcome.evidence.nnodes == study.plan["placement"]["emulated_nodes"] or 1
+
+
+@pytest.mark.parametrize("study", STUDIES, indirect=True)
+def test_the_tables_hold_every_launch(study):
+    trials, launches = write_tables(study)
+    assert launches.read_text().count("\n") == 1 + len(study.launches)
+    assert trials.read_text().count("\n") == 1 + len(study.trials)
+
+
+@pytest.mark.parametrize("study", ["2xh200-allreduce-tcp"], indirect=True)
+def test_socket_threads_make_an_emulated_network_at_least_four_times_as_fast(study):
+    verdict = study.verdict
+    assert verdict.word == "unconfirmed"
+    assert len(verdict.pairs) == 5
+    assert all(pair.default_us / pair.candidate_us >= 4 for pair in verdict.pairs)
+    assert decision.decide(verdict.candidate, decision.pairs(study.launches, verdict.candidate), 0.01, 5) == verdict
+
+
+@pytest.mark.parametrize("study", ["2xh200-allreduce-nvlink"], indirect=True)
+def test_the_best_of_nvlink_is_found_again_from_the_launches(study):
+    verdict = study.verdict
+    assert verdict.word == "unconfirmed"
+    assert all(pair.gain > 0.09 for pair in verdict.pairs)
+    assert ranked(study)[0].candidate == verdict.candidate
+    assert ranked(study)[-1].value_us > 10 * verdict.pairs[0].candidate_us
+
+
+@pytest.mark.parametrize("study", ["2xh200-resnet-tcp"], indirect=True)
+def test_a_study_that_was_cut_off_in_its_rounds_has_no_verdict_and_keeps_what_it_has(study):
+    assert study.verdict is None
+    best = next(entry.candidate for entry in ranked(study) if entry.candidate != DEFAULT)
+    pairs = decision.pairs(study.launches, best)
+    assert len(pairs) == 1
+    assert decision.decide(best, pairs, 0.01).word == "no-verdict"
+    measured = [launch for launch in study.launches if launch.purpose == "search"]
+    assert measured
+    assert all(_communication_share(launch) > 0 for launch in measured)
+
+
+def _communication_share(launch: Launch) -> float:
+    assert isinstance(launch.outcome, Measurement)
+    assert launch.outcome.communication is not None
+    return launch.outcome.communication.share
+
+
+def test_every_knob_of_the_tcp_space_is_proven_over_sockets():
+    found = read("tcp-all-knobs", KNOBS | SOCKETS)
+    assert (found.refused, found.inert) == ({}, ())
+    assert (KNOBS | SOCKETS).items() <= found.echoed.items()
+    assert (found.network, found.nnodes, found.sockets, found.channels) == ("Socket", 2, (2, 4), 4)
+    assert all_reduces(found) == {"Tree Simple"}
+
+
+def test_every_knob_of_the_nvlink_space_is_proven_and_sockets_are_inert_there():
+    found = read("nvlink-all-knobs", KNOBS | NODE | SOCKETS)
+    assert found.refused == {}
+    assert set(found.inert) == set(SOCKETS)
+    assert (KNOBS | NODE).items() <= found.echoed.items()
+    assert found.transports == {"P2P/CUMEM": 16}
+    assert all_reduces(found) == {"Tree Simple"}
+
+
+def test_words_that_nccl_ignores_are_caught():
+    forced = {"NCCL_P2P_LEVEL": "loc", "NCCL_NTHREADS": "word", "NCCL_NTHREDS": "256"}
+    found = read("nvlink-ignored", forced)
+    assert {"NCCL_P2P_LEVEL", "NCCL_NTHREADS"} <= found.refused.keys()
+    assert found.refused.keys() | set(found.inert) == forced.keys()
+
+
+def test_socket_threads_that_nccl_cuts_are_caught():
+    found = read("tcp-too-many-threads", {"NCCL_SOCKET_NTHREADS": "32", "NCCL_NSOCKS_PERTHREAD": "1"})
+    assert "NCCL_SOCKET_NTHREADS" in found.refused
+    assert found.sockets == (16, 1)
