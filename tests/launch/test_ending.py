@@ -208,7 +208,9 @@ def test_a_dead_guardian_is_noticed_and_its_orphans_are_swept(commands):
     assert commands.left() == []
 
 
-@pytest.mark.parametrize(("parent", "word", "reason"), [(os.getpid(), b"stop\n", "stopped"), (1, b"", "parent_died")])
+@pytest.mark.parametrize(
+    ("parent", "word", "reason"), [(os.getpid(), b"stop\n", "stopped"), (1, b"", "parent_died")], ids=["word", "parent"]
+)
 def test_the_guardian_ends_everything_on_a_word_or_when_its_parent_changed(commands, parent, word, reason):
     """Also while somebody else holds the pipe open."""
     spec = {
