@@ -1,4 +1,4 @@
-"""The profile folder: ``nccl.env`` and ``profile.yaml``, written at once or not at all."""
+"""The profile folder: ``nccl.env`` and ``profile.yaml``, each written whole or not at all."""
 
 from __future__ import annotations
 
@@ -17,6 +17,16 @@ from ..records import Evidence, Pair, Record
 
 ENV_FILE = "nccl.env"
 PROFILE_FILE = "profile.yaml"
+VALIDATION_FILE = "validation.json"
+SCHEMA_VERSION = 1
+
+#: What a documentation class means for who keeps the setting, after the sections of NVIDIA's page on environment
+#: variables.
+ADVICE = {
+    "system": "NVIDIA documents it for system configuration, so it may stay set",
+    "debugging": "NVIDIA documents it for debugging and advises against it in production",
+    "undocumented": "NVIDIA does not document it, so any NCCL version may change it",
+}
 _SCOPE = "These settings act on every communicator of a job, not only on the one that was tuned."
 
 
@@ -40,6 +50,27 @@ class Numbers(Record):
     gpu_s: float = 0.0
 
 
+class Confirmation(Record):
+    """A later test of the settings against the default that they passed; see ``nccltune validate``.
+
+    Attributes:
+        at: UTC, ISO 8601.
+        workload: What was timed.
+        collective_only: Whether that was a collective alone.
+        gain: Against the default.
+        rounds: Fresh mirrored rounds behind it.
+        conditions: What they were measured on.
+    """
+
+    at: str
+    workload: str
+    workload_options: dict[str, Any] = {}
+    collective_only: bool = False
+    gain: float | None = None
+    rounds: int = 0
+    conditions: dict[str, str] = {}
+
+
 class Profile(Record):
     """The product: settings, the verdict they stand on, and the conditions under which it holds.
 
@@ -48,10 +79,13 @@ class Profile(Record):
         settings: Name to value; empty when the defaults are to be kept.
         emulated: NCCL nodes that were emulated on one machine, 0 for none; such a profile is for study only.
         collective_only: The workload was a collective alone, so that the effect on a model step is unknown.
+        withheld: The command that writes the settings into the env file, where it has none since they were measured
+            on a collective alone; empty where nothing is held back.
         conditions: What has to be the same for the profile to hold.
         proof: What NCCL itself said under the settings.
         inherited: NCCL settings that were already there, part of the baseline.
         commands: How to repeat the study.
+        confirmed: The last validation, where the settings passed it.
     """
 
     schema_version: Literal[1] = 1
@@ -66,12 +100,24 @@ class Profile(Record):
     backend: str
     emulated: int = 0
     collective_only: bool = False
+    withheld: str = ""
     min_gain: float
     numbers: Numbers
     conditions: dict[str, str]
     proof: Evidence | None = None
     inherited: dict[str, str] = {}
     commands: tuple[str, ...] = ()
+    confirmed: Confirmation | None = None
+
+    @property
+    def shipped(self) -> dict[str, str]:
+        """The settings that may be written where a job reads them."""
+        return self.settings if self.on_a_model or not self.withheld else {}
+
+    @property
+    def on_a_model(self) -> bool:
+        """Whether the settings were measured on a model's step, by the study or by a validation since."""
+        return not self.collective_only or (self.confirmed is not None and not self.confirmed.collective_only)
 
 
 def env_text(profile: Profile) -> str:
@@ -80,22 +126,51 @@ def env_text(profile: Profile) -> str:
     Such a file is valid both for ``docker --env-file`` and as NCCL's own ``nccl.conf`` (``src/misc/param.cc``,
     ``setEnvFile``: split at the first ``=``, no quotes, no trimming).
     """
+    lines = list(header(profile))
+    comments = setting_comments(profile)
+    for name, value in profile.shipped.items():
+        lines += [comments[name], f"{name}={value}"]
+    return "".join(f"{line}\n" for line in map(one_line, lines))
+
+
+def header(profile: Profile) -> tuple[str, ...]:
+    """The comment lines that open every file with a profile's settings: verdict, limits, numbers, conditions, dates."""
     lines = [f"# nccltune {profile.verdict.upper()}: {profile.sentence}."]
     if profile.emulated:
         lines.append(f"# EMULATED: {profile.emulated} NCCL nodes on one machine. For study, not for production.")
-    if profile.collective_only:
+    if not profile.on_a_model:
         lines.append("# COLLECTIVE ONLY: measured on a collective alone; what helps it can cost a model step.")
     if profile.backend == "gloo":
         lines.append("# GLOO: measured without a GPU; the settings are for processes on CPUs, not for NCCL.")
-    if profile.verdict == "unconfirmed":
-        lines.append("# UNCONFIRMED: all fresh rounds were faster, but no confidence bound backs the gain.")
     lines += _number_lines(profile.numbers)
     lines += [f"# {name}: {value}" for name, value in _conditions(profile).items()]
     lines.append(f"# {_SCOPE}")
     if not profile.settings:
         lines.append("# No setting: keep the defaults.")
-    lines += [f"{name}={value}" for name, value in profile.settings.items()]
-    return "".join(f"{_one_line(line)}\n" for line in lines)
+    elif not profile.shipped:
+        lines.append(
+            f"# No setting is written. To try them on a model: nccltune validate {PROFILE_FILE} --workload MODEL"
+        )
+        lines.append(f"# To write them as they are: {profile.withheld}")
+    return tuple(map(one_line, lines))
+
+
+def setting_comments(profile: Profile) -> dict[str, str]:
+    """Each setting's comment: its documentation class and what NVIDIA says of that class."""
+    from ..space.catalogue import load_catalogue  # not at the top: who only reads a profile need not pay for it
+
+    knobs = load_catalogue().knobs
+    comments = {}
+    for name in profile.settings:
+        knob = knobs.get(name)
+        if knob is None:
+            said = "no knob of the catalogue"
+        elif "nccl" in knob.backends:
+            said = f"{knob.docs}: {ADVICE[knob.docs]}"
+        else:
+            said = f"{knob.docs}: no setting of NCCL, acts on the processes themselves"
+        comments[name] = f"# {name} is {said}"
+    return comments
 
 
 def write(profile: Profile, folder: Path) -> tuple[Path, Path]:
@@ -115,8 +190,8 @@ def write(profile: Profile, folder: Path) -> tuple[Path, Path]:
     document = yaml.safe_dump(profile.model_dump(mode="json"), sort_keys=False, allow_unicode=True, width=120)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        _replace(env_file, env_text(profile))
-        _replace(profile_file, document)
+        replace_file(env_file, env_text(profile))
+        replace_file(profile_file, document)
     except OSError as error:
         raise ProfileError(
             f"cannot write the profile {folder}: {error.strerror}",
@@ -141,24 +216,38 @@ def _conditions(profile: Profile) -> Mapping[str, str]:
     workload = " ".join([profile.workload, *(f"{name}={value}" for name, value in profile.workload_options.items())])
     inherited = " ".join(f"{name}={value}" for name, value in profile.inherited.items())
     rest = {"workload": workload, "measured": profile.created, "study": profile.study}
+    if (last := profile.confirmed) is not None:
+        gain = f" ({format_share(last.gain)})" if last.gain is not None else ""
+        rest["confirmed"] = f"{last.at} on {last.workload}{gain}, {last.rounds} fresh rounds"
     if inherited:
         rest["set already, part of the baseline"] = inherited
     return {**profile.conditions, **rest}
 
 
-def _one_line(text: str) -> str:
+def one_line(text: str) -> str:
+    """The text with a blank for everything that is not printable."""
     # A line break in a value would end the comment and make a setting of what follows.
     return "".join(character if character.isprintable() else " " for character in text)
 
 
-def _replace(path: Path, text: str) -> None:
+def replace_file(path: Path, text: str, mode: int = 0o644) -> None:
+    """Write a file by rename, so that a reader sees the old text or the new one.
+
+    Args:
+        path: In a folder that exists.
+        text: All of it.
+        mode: Who may read, write and run it.
+
+    Raises:
+        OSError: It cannot be written; the old file is as it was.
+    """
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as stream:
             stream.write(text)
             stream.flush()
             os.fsync(stream.fileno())
-            os.fchmod(stream.fileno(), 0o644)
+            os.fchmod(stream.fileno(), mode)
         Path(temporary).replace(path)
     except BaseException:
         with contextlib.suppress(OSError):
