@@ -122,6 +122,7 @@ def test_zeros_after_a_power_cut_are_a_torn_line(ledger: Ledger) -> None:
     ("line", "why"),
     [
         (b"{broken", "line 3 is no JSON"),
+        (b"[" * 100_000, "line 3 is no JSON"),
         (b"[1]", "line 3 is no JSON object"),
         (b'{"record":"dance"}', "line 3: unknown record 'dance'"),
         (b'{"record":["x"]}', "line 3: unknown record"),
@@ -182,7 +183,7 @@ def test_full_disk_loses_nothing_and_leaves_no_half_line(
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "write", small_disk)
-        with pytest.raises(StorageError, match=r"cannot write .*: No space left on device\. free space"):
+        with pytest.raises(StorageError, match=r"cannot write .*: No space left on device; free space"):
             ledger.append(launch("0009-search"), launch("0010-search"))
     assert ledger.path.stat().st_size == size
     assert ledger.entries == ENTRIES[:3]
