@@ -8,11 +8,12 @@ two: chunks that are swapped, torn or left from an earlier call show.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from .failure import UnsupportedDtype, WorkloadError
+from .failure import Unsupported, UnsupportedDtype, WorkloadError
 
 if TYPE_CHECKING:
     import torch
@@ -115,14 +116,50 @@ def probe(dtypes: tuple[str, ...], device: torch.device) -> None:
     from torch import distributed
 
     for name in dtypes:
-        try:
+        with naming_what_is_missing("all_reduce", name):
             distributed.all_reduce(torch.ones(1, dtype=torch_dtype(name), device=device))
-        except (RuntimeError, TypeError, ValueError) as error:
-            # c10d: "Invalid scalar type" (gloo), "… data type is not supported for NCCL process group"
-            if "scalar type" in str(error) or "data type" in str(error):
-                backend = distributed.get_backend()
-                raise UnsupportedDtype(f"{backend} cannot reduce {name} here: {error}") from error
-            raise
+
+
+@contextlib.contextmanager
+def naming_what_is_missing(collective: str, dtype: str) -> Iterator[None]:
+    """Turn the error of the first call of a collective into one that says what the backend lacks.
+
+    Args:
+        collective: The one that is called.
+        dtype: Short name of its type.
+
+    Raises:
+        UnsupportedDtype: The backend refuses the type.
+        Unsupported: It has no such collective.
+    """
+    import torch
+    from torch import distributed
+
+    try:
+        yield
+    except (RuntimeError, TypeError, ValueError, AttributeError) as error:
+        told, backend = str(error).lower(), distributed.get_backend()
+        # c10d: "Invalid scalar type" (gloo), "… data type is not supported for NCCL process group"
+        if "scalar type" in told or "data type" in told:
+            verb = "gather" if collective == "all_gather" else "reduce"
+            raise UnsupportedDtype(f"{backend} cannot {verb} {dtype} here ({collective}): {error}") from error
+        if isinstance(error, NotImplementedError) or "support" in told or "implement" in told:
+            raise Unsupported(f"{backend} of torch {torch.__version__} has no {collective}: {error}") from error
+        raise
+
+
+def all_gather(output: torch.Tensor, data: torch.Tensor) -> None:
+    """Gather each rank's ``data`` into ``output``, under whichever name this torch has for it."""
+    from torch import distributed
+
+    _first_of(distributed, "all_gather_single", "all_gather_into_tensor")(output, data)
+
+
+def reduce_scatter(output: torch.Tensor, data: torch.Tensor) -> None:
+    """Add ``data`` over the ranks and leave each its share in ``output``, under this torch's name for it."""
+    from torch import distributed
+
+    _first_of(distributed, "reduce_scatter_single", "reduce_scatter_tensor")(output, data)
 
 
 def run(
@@ -200,22 +237,20 @@ def _all_reduce(pattern: _Pattern, rank: int, count: int) -> tuple[torch.Tensor,
 
 def _all_gather(pattern: _Pattern, rank: int, count: int) -> tuple[torch.Tensor, torch.Tensor]:
     import torch
-    from torch import distributed
 
     share = max(1, count // pattern.world_size)
     got = torch.full((share * pattern.world_size,), -1, dtype=pattern.dtype, device=pattern.device)
-    _first_of(distributed, "all_gather_single", "all_gather_into_tensor")(got, pattern.of(rank, share))
+    all_gather(got, pattern.of(rank, share))
     return got, torch.cat([pattern.of(other, share) for other in range(pattern.world_size)])
 
 
 def _reduce_scatter(pattern: _Pattern, rank: int, count: int) -> tuple[torch.Tensor, torch.Tensor]:
     import torch
-    from torch import distributed
 
     share = max(1, count // pattern.world_size)
     got = torch.full((share,), -1, dtype=pattern.dtype, device=pattern.device)
     data = pattern.of(rank, share * pattern.world_size)
-    _first_of(distributed, "reduce_scatter_single", "reduce_scatter_tensor")(got, data)
+    reduce_scatter(got, data)
     return got, pattern.sum(share * pattern.world_size)[rank * share : (rank + 1) * share]
 
 

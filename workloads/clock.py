@@ -13,9 +13,11 @@ import contextlib
 import gc
 import itertools
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
+
+from .drive import OutOfSteps, drive
 
 if TYPE_CHECKING:
     import torch
@@ -56,17 +58,26 @@ class HostClock:
             lead: Untimed steps before.
 
         Returns:
-            Their times.
+            Their times; fewer than asked for where the workload has no further step.
         """
-        for _ in range(lead):
-            step()
-        self._stamps = []
-        self.mark(_END)
-        began = time.perf_counter_ns()
-        for _ in range(count):
-            step()
+        return drive(self._block(count, lead), step)
+
+    def _block(self, count: int, lead: int) -> Generator[None, None, Block]:
+        done = 0
+        try:
+            for _ in range(lead):
+                yield
+            self._stamps = []
             self.mark(_END)
-        host_us = (time.perf_counter_ns() - began) / 1e3 / max(count, 1)
+            began = time.perf_counter_ns()
+            while done < count:
+                yield
+                self.mark(_END)
+                done += 1
+        except OutOfSteps:
+            if self._stamps is None:
+                return Block([], {}, 0.0)
+        host_us = (time.perf_counter_ns() - began) / 1e3 / max(done, 1)
         self._finish()
         stamps, self._stamps = self._stamps, None
         return _fold([label for label, _ in stamps[1:]], self._distances([stamp for _, stamp in stamps]), host_us)

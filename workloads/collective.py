@@ -1,7 +1,4 @@
-"""What the synthetic collectives share: sizes, calls a step, data type, bandwidths.
-
-A further one (all-gather, reduce-scatter) is a module like ``allreduce.py`` with its own call.
-"""
+"""What the synthetic collectives share: sizes, calls a step, data type, bandwidths."""
 
 from __future__ import annotations
 
@@ -41,7 +38,11 @@ def mix(options: Mapping[str, Any]) -> dict[int, int]:
 
 
 def synthetic(
-    context: Context, collective: str, prepare: Callable[[int, torch.dtype], Callable[[], object]]
+    context: Context,
+    collective: str,
+    prepare: Callable[[int, torch.dtype], Callable[[], object]],
+    *,
+    shares: int = 1,
 ) -> Workload:
     """Build a workload that calls one collective, each size as often as the mix says.
 
@@ -49,6 +50,7 @@ def synthetic(
         context: Of the launch.
         collective: A key of ``bandwidth.FACTORS``.
         prepare: From a number of elements and a type to a function that calls the collective once.
+        shares: Equal parts into which each message is cut; what is left over is not sent.
 
     Returns:
         The workload.
@@ -64,6 +66,8 @@ def synthetic(
     for size in sizes:
         if size % dtype.itemsize:
             raise WorkloadError(f"option 'sizes': {size} bytes are no whole number of {name} elements")
+        if size < dtype.itemsize * shares:
+            raise WorkloadError(f"option 'sizes': {size} bytes hold no {name} element for each of {shares} ranks")
     calls = [(str(size), prepare(size // dtype.itemsize, dtype), count) for size, count in sizes.items()]
     mark = context.mark if len(calls) > 1 else None
 

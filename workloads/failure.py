@@ -8,7 +8,7 @@ class WorkloadFailure(Exception):
 
     Attributes:
         name: Class of the failure (``wrong_data``, ``environment_changed``, ``workload_error``,
-            ``unsupported_dtype``, ``cuda_oom``).
+            ``unsupported``, ``unsupported_dtype``, ``cuda_oom``).
         detail: What happened, one line.
     """
 
@@ -33,6 +33,12 @@ class WrongData(WorkloadFailure):
     """A collective with a known answer gave another one."""
 
     name = "wrong_data"
+
+
+class Unsupported(WorkloadFailure):
+    """This torch or its backend lacks what the workload is made of."""
+
+    name = "unsupported"
 
 
 class UnsupportedDtype(WorkloadFailure):

@@ -74,6 +74,29 @@ def join(request: Request) -> Group:
     return Group(rank, local_rank, world_size, device, control, hosts_store)
 
 
+def beside(request: Request) -> Group:
+    """Take a place beside the process group that a script has formed for itself.
+
+    Args:
+        request: The request.
+
+    Returns:
+        This rank's place, as torchrun has given it.
+
+    Raises:
+        RuntimeError: Torchrun's store cannot be reached.
+    """
+    import torch
+
+    rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    on_gpu = request.backend == "nccl"
+    device = torch.device("cuda", torch.cuda.current_device()) if on_gpu else torch.device("cpu")
+    own = _open_store(timedelta(seconds=request.limits.startup_s))
+    control = Control(_distributed().PrefixStore("nccltune", own), rank, world_size, request.limits.no_progress_s)
+    hosts_store = rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
+    return Group(rank, int(os.environ["LOCAL_RANK"]), world_size, device, control, hosts_store)
+
+
 def leave(group: Group) -> None:
     """Destroy the process group, but wait no longer than ``LEAVE_S`` for it.
 
@@ -94,7 +117,8 @@ def _destroy(device: torch.device) -> None:
 
     if device.type == "cuda":
         torch.cuda.set_device(device)  # a thread begins with GPU 0, where this rank has no business
-    _distributed().destroy_process_group()
+    if _distributed().is_initialized():  # a script may have done so itself
+        _distributed().destroy_process_group()
 
 
 def _distributed() -> Any:

@@ -13,7 +13,7 @@ import statistics
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -55,6 +55,15 @@ def main(build: Build) -> NoReturn:
     Args:
         build: Makes the workload.
     """
+    run(lambda launch: _measure(launch, build))
+
+
+def run(measure: Callable[[Launch], None]) -> NoReturn:
+    """Be a rank of a launch; ends the process.
+
+    Args:
+        measure: Everything between the look at the environment and the end.
+    """
     age_s = parent.age_s()
     parent.die_with_parent()
     launch: Launch | Exception
@@ -66,7 +75,7 @@ def main(build: Build) -> NoReturn:
 
     status = 1
     try:
-        record(_run)(launch, build)
+        record(_run)(launch, measure)
         status = 0
     except SystemExit as stop:
         status = stop.code if isinstance(stop.code, int) else 1
@@ -105,14 +114,14 @@ def prepare(arguments: list[str], age_s: float = 0.0) -> Launch:
     return Launch(asked, options.result, rank, echo, difference, heartbeat, age_s)
 
 
-def _run(launch: Launch | Exception, build: Build) -> None:
+def _run(launch: Launch | Exception, measure: Callable[[Launch], None]) -> None:
     """Run the launch; failures of known classes leave a result, all are raised for ``@record``."""
     if isinstance(launch, Exception):
         raise launch
     try:
         if launch.difference:
             raise EnvironmentChanged(launch.difference)
-        _measure(launch, build)
+        measure(launch)
     except WorkloadFailure as failure:
         result.failed(launch.result_path, launch.request.token, failure)
         raise
@@ -136,16 +145,31 @@ def _measure(launch: Launch, build: Build) -> None:
         options=launch.request.options,
         seed=launch.request.seed,
     )
-    measurement = _Run(launch, group, context).measure(build)
+    leave_result(launch, Run(launch, group, context).measure(build))
+    groups.leave(group)
+
+
+def leave_result(launch: Launch, measurement: dict[str, Any] | None) -> None:
+    """Write down what was measured.
+
+    Args:
+        launch: This launch.
+        measurement: From ``Run.measure``; ``None`` on all ranks but 0.
+    """
     launch.heartbeat.enter("end")
     if measurement is not None:
         measurement["parts_s"] = {"start": launch.age_s, **launch.heartbeat.parts_s, **measurement["parts_s"]}
         result.measured(launch.result_path, launch.request.token, measurement)
-    groups.leave(group)
 
 
-class _Run:
-    """The part of the launch in which the process group is up."""
+class Run:
+    """The part of the launch in which the process group is up.
+
+    Args:
+        launch: This launch.
+        group: This rank's place.
+        context: What ``build`` is given.
+    """
 
     def __init__(self, launch: Launch, group: Group, context: Context) -> None:
         self._launch = launch
@@ -165,7 +189,7 @@ class _Run:
         measure = self._plan(workload, clock)
         warm = self._guarded(measure.warm_up)
         self._heartbeat.enter("timed")
-        timed = self._guarded(lambda: measure.timed(warm.typical_us))
+        timed = self._guarded(lambda: self._timed(measure, warm))
         communication = self._guarded(lambda: self._profiled(workload, warm, timed))
         checks = self._guarded(lambda: self._checked(workload))
         ranks = self._rank_reports(timed)
@@ -215,6 +239,9 @@ class _Run:
             limits=self._request.limits,
             beat=self._heartbeat.beat,
         )
+
+    def _timed(self, measure: Measure, warm: WarmUp) -> Timed:
+        return measure.timed(warm.typical_us)
 
     def _profiled(self, workload: Workload, warm: WarmUp, timed: Timed) -> dict[str, Any] | None:
         steps = self._request.steps
@@ -273,24 +300,41 @@ class _Run:
         if not warm.flat:
             self._warnings.append(f"the step time was not flat after {warm.steps} warm-up steps")
         if len(timed.step_us) < self._request.steps.timed_min:
-            self._warnings.append(f"the steps are so slow that only {len(timed.step_us)} were timed")
+            self._warnings.append(self._few(len(timed.step_us)))
         if stopping.drifts(timed.step_us):
             self._warnings.append("the step time drifted while it was timed")
 
+    def _few(self, steps: int) -> str:
+        return f"the steps are so slow that only {steps} were timed"
+
     def _guarded(self, action: Callable[[], Any]) -> Any:
-        """Name what is surely the workload's own fault.
-
-        A ``RuntimeError`` may come from torch, NCCL or a peer that died; whose fault it is the tuner decides
-        from the error file and the log, so it passes unchanged.
-        """
-        import torch
-
-        where = f"rank {self._group.rank}, {self._heartbeat.phase}"
         try:
             return action()
-        except torch.OutOfMemoryError as error:
-            raise OutOfMemory(f"{where}: {error} (options: {dict(self._request.options)})") from error
-        except (WorkloadFailure, RuntimeError, OSError):
-            raise
         except Exception as error:
-            raise WorkloadError(f"{where}: {type(error).__name__}: {error}") from error
+            found = named(error, f"rank {self._group.rank}, {self._heartbeat.phase}", self._request.options)
+            if found is error:
+                raise
+            raise found from error
+
+
+def named(error: Exception, where: str, options: Mapping[str, Any]) -> Exception:
+    """Name what is surely the workload's own fault.
+
+    A ``RuntimeError`` may come from torch, NCCL or a peer that died; whose fault it is the tuner decides
+    from the error file and the log, so it passes unchanged.
+
+    Args:
+        error: What the workload's code raised.
+        where: Rank and place.
+        options: Of the workload.
+
+    Returns:
+        A failure of a known class, or the error itself.
+    """
+    import torch
+
+    if isinstance(error, torch.OutOfMemoryError):
+        return OutOfMemory(f"{where}: {error} (options: {dict(options)})")
+    if isinstance(error, WorkloadFailure | RuntimeError | OSError):
+        return error
+    return WorkloadError(f"{where}: {type(error).__name__}: {error}")

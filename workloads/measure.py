@@ -86,7 +86,7 @@ class Measure:
             decision = None
             if gathered is not None:
                 windows.append(slowest([each["step_us"] for each in gathered]))
-                decision = self._after_window(windows, done, time.monotonic() - began)
+                decision = self._after_window(windows, done, count, time.monotonic() - began)
             self.beat(done)
             decision = self.control.announce("warmup", decision)
             if decision["next"] == 0:
@@ -116,12 +116,14 @@ class Measure:
             decision = None
             if gathered is not None:
                 blocks.append(gathered)
-                decision = self._after_block(blocks, time.monotonic() - began)
+                decision = self._after_block(blocks, count, time.monotonic() - began)
             self.beat(len(own))
             count = int(self.control.announce("timed", decision))
         return _over_ranks(own, blocks)
 
-    def _after_window(self, windows: list[list[float]], done: int, elapsed_s: float) -> dict[str, Any]:
+    def _after_window(self, windows: list[list[float]], done: int, count: int, elapsed_s: float) -> dict[str, Any]:
+        if len(windows[-1]) < count:  # there are no further steps
+            return {"next": 0, "flat": False, "typical_us": statistics.median(windows[-1]) if windows[-1] else 0.0}
         typical_us = statistics.median(windows[-1])
         flat = stopping.is_flat(windows)
         settled = flat and done >= self.steps.warmup_min
@@ -131,8 +133,10 @@ class Measure:
         count = stopping.window_steps(self.steps, typical_us, self.limits.no_progress_s)
         return {"next": count, "flat": flat, "typical_us": typical_us}
 
-    def _after_block(self, blocks: list[list[dict[str, Any]]], elapsed_s: float) -> int:
+    def _after_block(self, blocks: list[list[dict[str, Any]]], count: int, elapsed_s: float) -> int:
         each = [slowest([rank["step_us"] for rank in block]) for block in blocks]
+        if len(each[-1]) < count:  # there are no further steps
+            return 0
         times = [time_us for block in each for time_us in block]
         if len(times) >= self.steps.timed_max or stopping.overtime(self.steps, elapsed_s, len(times)):
             return 0

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from . import timeline
 from .control import Control
+from .drive import drive
 
 if TYPE_CHECKING:
     import torch
@@ -69,12 +70,18 @@ def _record(
     ``torch.profiler.profile`` touches ``torch._inductor`` when it starts (torch 2.13), which imports the
     compiler: 1.5 s of processor time in every rank, more than a whole profiled window of a collective.
     """
+    drive(_recording(count, device, path, beat), step)
+
+
+def _recording(
+    count: int, device: torch.device, path: Path, beat: Callable[[int], None]
+) -> Generator[None, None, None]:
     from torch.autograd import profiler
 
     with profiler.profile(use_device="cuda" if device.type == "cuda" else None, use_kineto=True) as recorded:
         for index in range(_PASSED_OVER + count):
             with profiler.record_function(f"ProfilerStep#{index}"):
-                step()
+                yield
             beat(index + 1)
     # The end of the block waits for the GPU, so the last step's kernels are in the record.
     recorded.export_chrome_trace(str(path))

@@ -22,21 +22,21 @@ CPU = torch.device("cpu")
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> harness._Run:
+def run(tmp_path: Path) -> harness.Run:
     heartbeat = Heartbeat(tmp_path / "heartbeat", 0)
     heartbeat.enter("warmup")
     request = Request("s", "l", "t", "w", "gloo", options={"batch_size": 512})
     launch = harness.Launch(request, tmp_path / "result.json", 0, {}, None, heartbeat, 0.0)
     group = Group(0, 0, 1, CPU, Control(None, 0, 1, 1.0), False)  # type: ignore[arg-type]
-    return harness._Run(launch, group, Context(0, 0, 1, "gloo", CPU, {}, 0))
+    return harness.Run(launch, group, Context(0, 0, 1, "gloo", CPU, {}, 0))
 
 
-def test_a_build_that_returns_something_else_is_named(run: harness._Run) -> None:
+def test_a_build_that_returns_something_else_is_named(run: harness.Run) -> None:
     with pytest.raises(WorkloadError, match="build returned NoneType, not a Workload"):
         run._build(lambda _: None)  # type: ignore[arg-type, return-value]
 
 
-def test_only_what_is_surely_the_workloads_fault_is_called_so(run: harness._Run) -> None:
+def test_only_what_is_surely_the_workloads_fault_is_called_so(run: harness.Run) -> None:
     def raising(error: Exception) -> Any:
         def action() -> None:
             raise error
@@ -55,7 +55,7 @@ def test_only_what_is_surely_the_workloads_fault_is_called_so(run: harness._Run)
 
 def test_a_bad_request_reaches_the_error_file() -> None:
     with pytest.raises(ValueError, match="token: missing"):
-        harness._run(ValueError("token: missing"), lambda _: None)  # type: ignore[arg-type, return-value]
+        harness._run(ValueError("token: missing"), lambda _: None)
 
 
 class Event:
