@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import shutil
@@ -24,6 +25,8 @@ _log = logging.getLogger(__name__)
 
 SHARED_FOLDER_S = 3.0
 """How long a result may take to be seen on this machine after another one wrote it."""
+_PROBE_BYTES = 1 << 18
+"""As much as a result takes at most, by and large."""
 
 
 class Runner(Protocol):
@@ -117,6 +120,7 @@ class LaunchRunner:
             return _accept(request, paths, result.measurement, ended)
         if self._is_stopping(ended):
             raise Interrupted("stopped during a launch, which is thrown away")
+        _check_writable(paths)
         return _failure(request, paths, result, ended)
 
     def _is_stopping(self, ended: Ended) -> bool:
@@ -222,6 +226,24 @@ def _prepare(paths: LaunchPaths, request: Request, env_text: str) -> None:
         raise StorageError(
             f"the folder of a launch cannot be written: {error}", "free space there, or give another --out"
         ) from error
+
+
+def _check_writable(paths: LaunchPaths) -> None:
+    """Refuse to judge a launch that had nowhere to leave its result: no candidate is to blame for a full disk."""
+    probe = paths.folder / ".space"
+    try:
+        with probe.open("wb") as file:
+            file.write(b"\0" * _PROBE_BYTES)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        raise StorageError(
+            f"a launch could not write to its folder {paths.folder}: {error.strerror}",
+            "free space there, then run the same command again: that launch is made anew",
+        ) from error
+    finally:
+        with contextlib.suppress(OSError):
+            probe.unlink()
 
 
 def _accept(request: Request, paths: LaunchPaths, measurement: Measurement, ended: Ended) -> Outcome:
