@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Protocol
 
 from . import __version__
-from .errors import Interrupted, StudyMismatch
+from .errors import Interrupted, StorageError, StudyMismatch
 from .plan import Plan
 from .records import DEFAULT, Candidate, Evidence, Measurement, Purpose, Request, Space, Verdict
 from .space import enumeration, legality, narrowing
@@ -113,8 +113,10 @@ def run(plan: Plan, watcher: Watcher, stop: Callable[[], bool], launcher: campai
         with _tracked(tracker):
             try:
                 verdict = _stages(plan, ledger, campaign, watcher)
-            finally:
-                csv, _ = table.write_tables(ledger)
+            except BaseException:
+                _write_tables_if_possible(ledger)
+                raise
+            csv, _ = table.write_tables(ledger)
             if tracker:
                 tracker.verdict(verdict)
         profile = _profile(plan, ledger, verdict)
@@ -169,6 +171,14 @@ def _stages(plan: Plan, ledger: Ledger, campaign: campaigns.Campaign, watcher: W
     if verdict != ledger.verdict:
         ledger.append(verdict)
     return verdict
+
+
+def _write_tables_if_possible(ledger: Ledger) -> None:
+    """Write the tables of a study that was cut off; why it was cut off is what matters, not a table."""
+    try:
+        table.write_tables(ledger)
+    except StorageError as error:
+        _log.info("%s", error)
 
 
 @contextmanager

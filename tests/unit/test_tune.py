@@ -9,7 +9,7 @@ from fakes import FakeRunner, failure
 
 from nccltune import plan as plans
 from nccltune import terminal, tune
-from nccltune.errors import EnvironmentFault, Interrupted, StudyBusy, StudyMismatch, UsageError
+from nccltune.errors import EnvironmentFault, Interrupted, StorageError, StudyBusy, StudyMismatch, UsageError
 from nccltune.records import Measurement
 from nccltune.study import lock
 from nccltune.study.ledger import Ledger
@@ -208,3 +208,17 @@ def test_an_unknown_space_or_a_class_that_is_none_is_refused(make_plan):
         make_plan(space="tpc")
     with pytest.raises(UsageError, match="system"):
         plans.read_allow("sistem")
+
+
+@pytest.mark.parametrize("error", [Interrupted("stopped"), EnvironmentFault("the machine is at fault")])
+def test_tables_that_cannot_be_written_do_not_hide_why_the_run_ended(make_plan, monkeypatch, error):
+    def full(_):
+        raise StorageError("cannot write trials.csv")
+
+    def ends(*_):
+        raise error
+
+    monkeypatch.setattr(tune.table, "write_tables", full)
+    monkeypatch.setattr(tune, "_stages", ends)
+    with pytest.raises(type(error)):
+        run(make_plan(), FakeRunner(speed(900.0)))
