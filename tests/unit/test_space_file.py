@@ -147,3 +147,12 @@ def test_an_unknown_space_names_the_nearest():
         load_space("nvlnk", CATALOGUE)
     with pytest.raises(UsageError, match="no space and no file 'knobs'"):
         load_space("knobs", CATALOGUE)
+
+
+def test_aliases_that_multiply_are_refused_at_once(tmp_path):
+    lines = ["a0: &a0 [1, 1, 1, 1, 1, 1, 1, 1, 1]"]
+    lines += [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]" for i in range(1, 10)]
+    path = tmp_path / "bomb.yaml"
+    path.write_text("\n".join(lines) + "\n")
+    with pytest.raises(SpaceError, match="more than 100,000 fields"):
+        load_space(str(path), load_catalogue())

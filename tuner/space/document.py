@@ -14,6 +14,8 @@ from ..errors import SpaceError, nearest
 
 _MAX_BYTES = 1 << 20
 """A catalogue or space file is text that people write; anything larger is the wrong file."""
+_MAX_FIELDS = 100_000
+"""A field counts as often as an alias repeats it: nine aliases of nine aliases of … fit into one short file."""
 
 _SafeLoader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the C one is ten times as fast, and not everywhere
 
@@ -88,6 +90,9 @@ def read_document(path: Path) -> Document:
         loader = _SafeLoader(text)  # one parse for both: the catalogue is long
         root = loader.get_single_node()
         data = loader.construct_document(root) if root is not None else None
+        lines: dict[Loc, int] = {}
+        if root is not None:
+            _collect(path, root, (), lines, frozenset())
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = mark.line + 1 if mark else 1
@@ -95,9 +100,6 @@ def read_document(path: Path) -> Document:
         raise SpaceError(f"{path}:{line}: is no YAML: {reason}") from None
     except (ValueError, RecursionError) as error:  # an impossible date, a file nested thousands deep
         raise SpaceError(f"{path}:1: is no YAML that can be read: {type(error).__name__}") from None
-    lines: dict[Loc, int] = {}
-    if root is not None:
-        _collect(path, root, (), lines, frozenset())
     return Document(path, data, lines)
 
 
@@ -114,6 +116,9 @@ def _text(path: Path) -> str:
 
 def _collect(path: Path, node: yaml.Node, loc: Loc, lines: dict[Loc, int], above: frozenset[int]) -> None:
     lines.setdefault(loc, node.start_mark.line + 1)
+    if len(lines) > _MAX_FIELDS:
+        line = node.start_mark.line + 1
+        raise SpaceError(f"{path}:{line}: more than {_MAX_FIELDS:,} fields, with what aliases repeat", "write fewer")
     if id(node) in above:
         raise SpaceError(f"{path}:{node.start_mark.line + 1}: an alias that contains itself")
     above = above | {id(node)}

@@ -304,7 +304,7 @@ def _split(content: bytes) -> tuple[bytes, bytes]:
 def _object(path: Path, number: int, line: bytes) -> dict[str, Any]:
     try:
         content = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise LedgerError(
             f"{path} line {number} is no JSON: {error}", "restore the file from a copy, or take another --study"
         ) from error
