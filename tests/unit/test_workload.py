@@ -32,6 +32,7 @@ def test_sizes_reach_the_request_as_bytes_and_calls():
         ("resnet", {"sizes": "32M"}, "takes no --sizes"),
         ("allreduce", {"batch_size": "8"}, "takes no --batch-size"),
         ("allreduce", {"dtype": "fp8"}, "no data type"),
+        ("allreduce", {"sizes": "64K,1", "dtype": "bf16"}, "1 bytes in --sizes are no whole number of bf16"),
         ("resnet", {"batch_size": "0"}, "no batch size"),
         ("resnet", {"batch_size": "-3"}, "no batch size"),
     ],

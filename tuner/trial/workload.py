@@ -10,7 +10,8 @@ from ..errors import UsageError, nearest
 from ..quantities import parse_sizes
 from ..records import Backend, Steps
 
-DTYPES = ("bf16", "fp16", "fp32")
+DTYPES = {"bf16": 2, "fp16": 2, "fp32": 4}
+"""Data types of the workloads, with the bytes of one element."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,6 +102,12 @@ def options(workload: Workload, backend: Backend, given: Mapping[str, str | None
             takes = " and ".join("--" + other.replace("_", "-") for other in workload.accepts)
             raise UsageError(f"the workload {workload.name} takes no {flag}", f"it takes {takes}")
         chosen[name] = _READERS[name](text)
+    for size, _ in chosen.get("sizes", ()):
+        if size % DTYPES[chosen["dtype"]]:
+            raise UsageError(
+                f"{size} bytes in --sizes are no whole number of {chosen['dtype']} elements",
+                f"give a multiple of {DTYPES[chosen['dtype']]}",
+            )
     return chosen
 
 
