@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import signal
@@ -17,7 +18,7 @@ from cyclopts import App, CycloptsError, Group, Parameter
 from cyclopts.exceptions import UnknownOptionError, UnusedCliTokensError
 
 from . import __version__
-from .errors import Interrupted, NccltuneError, UsageError, nearest
+from .errors import Interrupted, NccltuneError, StorageError, UsageError, nearest
 from .quantities import parse_seconds, parse_share
 
 _Flag = Annotated[bool, Parameter(negative="", show_default=False)]
@@ -32,6 +33,7 @@ app = App(
     result_action="return_value",
     exit_on_error=False,
     print_error=False,
+    suppress_keyboard_interrupt=False,
 )
 
 _SEARCH, _PLACE, _FILES = (
@@ -145,7 +147,7 @@ def tune(
         except Interrupted as error:
             raise Interrupted(error.what, f"to go on, run: {plan.command()}") from error
     if json:
-        sys.stdout.write(conclusion.as_json() + "\n")
+        _print([conclusion.as_json()])
     else:
         screen.conclusion(conclusion)
     return _STRICT[conclusion.verdict.word] if strict else 0
@@ -261,6 +263,7 @@ def explain(*files: Path, json: _Flag = False, verbose: _Flag = False) -> int:
 
 def main() -> NoReturn:
     """Entry point of the console script."""
+    _open_standard_streams()
     sys.exit(run(sys.argv[1:]))
 
 
@@ -283,17 +286,24 @@ def run(argv: Sequence[str]) -> int:
     except NccltuneError as error:
         return _fail(error)
     except KeyboardInterrupt:
-        return _fail(Interrupted("stopped at once, at the second signal", "run the same command again to go on"))
+        return _fail(Interrupted("stopped at once", "run the same command again to go on"))
     except BrokenPipeError:
         # The reader of our output went away (nccltune … | head): nobody is left to tell.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EIO):
+            return _internal(error)
+        what = f"cannot write {error.filename or 'the output'}: {error.strerror}"
+        return _fail(StorageError(what, "free space, then run the same command again: what was measured is kept"))
     except Exception as error:
-        logging.getLogger(__name__).debug("internal error", exc_info=True)
-        what = f"internal error: {type(error).__name__}: {error}"
-        return _fail(
-            NccltuneError(what, "what was measured is kept; run again with --verbose and report what it prints")
-        )
+        return _internal(error)
+
+
+def _internal(error: Exception) -> int:
+    logging.getLogger(__name__).debug("internal error", exc_info=True)
+    what = f"internal error: {type(error).__name__}: {error}"
+    return _fail(NccltuneError(what, "what was measured is kept; run again with --verbose and report what it prints"))
 
 
 def _print(lines: Iterable[str]) -> None:
@@ -306,6 +316,18 @@ def _print_json(data: Any) -> None:
     import json
 
     _print([json.dumps(data, indent=1)])
+
+
+def _open_standard_streams() -> None:
+    """Put the null device where a standard stream was closed: the next file that is opened would take its number.
+
+    Whatever a library then prints would go into that file, which might be the ledger.
+    """
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) < 3:
+        os.set_inheritable(descriptor, True)
+    os.close(descriptor)
+    sys.stdout = sys.stdout or open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115 - for good
+    sys.stderr = sys.stderr or open(2, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
 
 
 def _fail(error: NccltuneError) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import shlex
 import sys
 from collections.abc import Mapping
@@ -28,6 +29,8 @@ _EVIDENCE_STEPS = Steps(warmup_min=2, warmup_max=2, warmup_s=0.0, timed_min=2, t
 _PATIENCE = 5.0
 _PATIENCE_LEAST_S = 120.0
 _CPU_BUDGET_S = 120.0
+_LONGEST_NAME = 200
+_LARGEST_SEED = 2**62
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -337,6 +340,12 @@ def _check(options: Options) -> None:
         raise UsageError(f"--trials {options.trials} measures nothing", "give at least 1; trial 0 is the default")
     if options.rounds < 1:
         raise UsageError(f"--rounds {options.rounds} confirms nothing", "give at least 1")
+    if abs(options.seed) > _LARGEST_SEED:
+        raise UsageError(f"--seed {options.seed} is beyond what torch takes", f"give at most {_LARGEST_SEED}")
     for flag, name in (("--study", options.study), ("--cluster", options.cluster)):
-        if name is not None and (not name.strip() or name.startswith((".", "-")) or "/" in name or "\0" in name):
-            raise UsageError(f"{flag} '{name}' is no name for a folder", "use letters, digits, '-', '_' and '.'")
+        if name is None:
+            continue
+        if not name.strip() or name.startswith((".", "-")) or "/" in name or not name.isprintable():
+            raise UsageError(f"{flag} {name!r} is no name for a folder", "use letters, digits, '-', '_' and '.'")
+        if len(os.fsencode(name)) > _LONGEST_NAME:
+            raise UsageError(f"{flag} is longer than {_LONGEST_NAME} bytes", "give a shorter name")

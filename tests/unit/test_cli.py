@@ -1,5 +1,7 @@
 """Arguments to calls, errors to exit statuses."""
 
+import errno
+import os
 import subprocess
 import sys
 
@@ -23,6 +25,9 @@ from nccltune import cli
         (["--workload", "resnet", "--rounds", "0"], "confirms nothing"),
         (["--workload", "resnet", "--nproc", "1"], "nobody to talk to"),
         (["--workload", "resnet", "--study", "../x"], "no name for a folder"),
+        (["--workload", "resnet", "--study", "a\nb"], "no name for a folder"),
+        (["--workload", "resnet", "--cluster", "x" * 300], "--cluster is longer than 200 bytes"),
+        (["--workload", "resnet", "--seed", "99999999999999999999"], "beyond what torch takes"),
         (["--workload", "resnet", "--sizes", "32M"], "takes no --sizes"),
         (["--workload", "resnet", "--", "--lr", "1"], "after '--'"),
     ],
@@ -75,3 +80,52 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path, capsys):
     error = capsys.readouterr().err.splitlines()[-1]
     assert error.startswith("nccltune: ")
     assert str(tmp_path / "file") in error
+
+
+def test_an_interrupt_at_start_up_is_one_line_with_status_130(monkeypatch, capsys):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("nccltune.plan.prepare", interrupted)
+    assert cli.run(["--workload", "resnet"]) == 130
+    assert capsys.readouterr().err == "nccltune: stopped at once; run the same command again to go on.\n"
+
+
+def test_an_interrupt_while_modules_are_imported_is_one_line_with_status_130():
+    code = (
+        "import sys\n"
+        "from nccltune.__main__ import main\n"
+        "class Interrupting:\n"
+        "    def find_spec(self, name, *_):\n"
+        "        if name == 'cyclopts':\n"
+        "            raise KeyboardInterrupt\n"
+        "sys.meta_path.insert(0, Interrupting())\n"
+        "main()\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert ended.returncode == 130
+    assert ended.stderr == "nccltune: stopped before anything was started; run the same command again.\n"
+
+
+def test_output_that_cannot_be_written_is_no_internal_error(monkeypatch, capsys):
+    def full(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("nccltune.plan.prepare", full)
+    assert cli.run(["--workload", "resnet"]) == 1
+    error = capsys.readouterr().err
+    assert error.startswith("nccltune: cannot write the output: No space left on device; free space")
+
+
+def test_closed_standard_streams_are_never_taken_by_other_files():
+    code = (
+        "import os, sys\n"
+        "for descriptor in (0, 1, 2):\n"
+        "    os.close(descriptor)\n"
+        "sys.stdin = sys.stdout = sys.stderr = None\n"
+        "from nccltune import cli\n"
+        "cli._open_standard_streams()\n"
+        "print('for nobody', file=sys.stderr)\n"
+        "sys.exit(0 if os.open(os.devnull, os.O_RDONLY) > 2 else 1)\n"
+    )
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
