@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from nccltune.errors import Interrupted
-from nccltune.records import Candidate, Failure, Measurement, Outcome, RankReport, Request
+from nccltune.records import Candidate, Checks, Failure, Measurement, Outcome, RankReport, Request
 
 
 def request(launch_id: str = "0000-search", settings: Mapping[str, str] | None = None, **fields: Any) -> Request:
@@ -123,6 +123,7 @@ def measurement(request: Request, times_us: Iterable[float] = (1000.0, 1001.0, 9
         "clock": "host",
         "warmup_steps": 5,
         "ranks": ranks,
+        "checks": Checks(cases=8),
         "parts_s": {"start": 2.0, "timed": 0.1, "end": 0.5},
     }
     return Measurement(**defaults | fields)

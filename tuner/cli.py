@@ -54,7 +54,7 @@ def tune(
     dtype: Annotated[str | None, Parameter(group=_SEARCH)] = None,
     batch_size: Annotated[str | None, Parameter(group=_SEARCH, allow_leading_hyphen=True)] = None,
     min_gain: Annotated[str, Parameter(group=_SEARCH, allow_leading_hyphen=True)] = "1%",
-    rounds: Annotated[int, Parameter(group=_SEARCH)] = 3,
+    rounds: Annotated[int | None, Parameter(group=_SEARCH)] = None,
     seed: Annotated[int, Parameter(group=_SEARCH)] = 0,
     allow: Annotated[str | None, Parameter(group=_SEARCH)] = None,
     nproc: Annotated[int | None, Parameter(group=_PLACE)] = None,
@@ -70,6 +70,7 @@ def tune(
     no_mlflow: Annotated[bool, Parameter(group=_FILES, negative="", show_default=False)] = False,
     dry_run: _Flag = False,
     strict: _Flag = False,
+    collective_only: Annotated[bool, Parameter(group=_FILES, negative="", show_default=False)] = False,
     json: _Flag = False,
     verbose: _Flag = False,
 ) -> int:
@@ -86,7 +87,7 @@ def tune(
         dtype: Data type of a collective: bf16, fp16, fp32.
         batch_size: Samples of one rank in one step of a model.
         min_gain: Smallest gain that is worth a change.
-        rounds: Fresh mirrored rounds of the best candidate against the default.
+        rounds: Most fresh mirrored rounds of the finalists against the default. Default: 20 on GPUs, 6 on a CPU machine.
         seed: Of the model, the data and the search.
         allow: Documentation classes that may be searched: system, debugging, undocumented, with commas.
         nproc: Ranks a node. Default: one for each visible GPU; 2 on a CPU machine.
@@ -101,6 +102,7 @@ def tune(
         mlflow_uri: MLflow tracking URI. Default: MLFLOW_TRACKING_URI, or mlflow.db in the study's folder.
         no_mlflow: Leave MLflow out.
         dry_run: Say what would be launched, and launch nothing.
+        collective_only: Write the settings even when they were measured on a collective alone, not on a model step.
         strict: Exit status 3 for keep-default and 4 for no-verdict.
         json: Print the conclusion as JSON.
         verbose: Say more on the standard error stream.
@@ -126,6 +128,7 @@ def tune(
         out=out,
         min_gain=parse_share(min_gain),
         rounds=rounds,
+        collective_only=collective_only,
         seed=seed,
         allow=plans.read_allow(allow),
         storage=storage,

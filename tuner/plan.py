@@ -29,6 +29,7 @@ _EVIDENCE_STEPS = Steps(warmup_min=2, warmup_max=2, warmup_s=0.0, timed_min=2, t
 _PATIENCE = 5.0
 _PATIENCE_LEAST_S = 120.0
 _CPU_BUDGET_S = 120.0
+_CPU_ROUNDS = 6
 _LONGEST_NAME = 200
 _LARGEST_SEED = 2**62
 
@@ -41,7 +42,9 @@ class Options:
         trials: Candidates to measure, or ``None`` for what suits the machine.
         budget_s: Wall time of all launches of the study, or ``None``.
         out: Holds ``runs/`` and ``profiles/``.
-        rounds: Fresh mirrored rounds of the best candidate against the default.
+        rounds: Most fresh mirrored rounds of the finalists against the default, or ``None`` for what suits the machine.
+        finalists: Most candidates that meet the default in fresh rounds, or ``None`` for what suits the machine.
+        collective_only: Whether settings that were measured on a collective alone are written into the env file.
         allow: Documentation classes that may be searched; empty for all.
     """
 
@@ -59,7 +62,9 @@ class Options:
     study: str | None = None
     out: Path = Path()
     min_gain: float = 0.01
-    rounds: int = 3
+    rounds: int | None = None
+    finalists: int | None = None
+    collective_only: bool = False
     seed: int = 0
     allow: tuple[catalogues.DocsClass, ...] = ()
     storage: str | None = None
@@ -111,6 +116,16 @@ class Plan:
     def backend(self) -> Backend:
         """Of the process group."""
         return self.facts.backend
+
+    @property
+    def rounds(self) -> int:
+        """Most fresh rounds. On a CPU machine few: its noise seldom lets more decide, and a whole run takes minutes."""
+        return self.options.rounds or (20 if self.backend == "nccl" else _CPU_ROUNDS)
+
+    @property
+    def finalists(self) -> int:
+        """Most candidates that meet the default in fresh rounds; one on a CPU machine, for the same reason."""
+        return self.options.finalists or (3 if self.backend == "nccl" else 1)
 
     @property
     def steps(self) -> Steps:
@@ -254,7 +269,7 @@ class Plan:
             "--trials": trials or options.trials,
             "--budget": f"{options.budget_s:g}s" if options.budget_s else None,
             "--min-gain": options.min_gain if options.min_gain != Options.min_gain else None,
-            "--rounds": options.rounds if options.rounds != Options.rounds else None,
+            "--rounds": options.rounds,
             "--seed": options.seed or None,
             "--allow": ",".join(options.allow) or None,
             "--nproc": options.nproc,
@@ -270,7 +285,8 @@ class Plan:
         }
         for name, value in pairs.items():
             words += [] if value is None else [name, str(value)]
-        return shlex.join(words + ([] if options.mlflow else ["--no-mlflow"]))
+        flags = {"--collective-only": options.collective_only, "--no-mlflow": not options.mlflow}
+        return shlex.join(words + [name for name, given in flags.items() if given])
 
 
 def prepare(options: Options, environ: Mapping[str, str]) -> Plan:
@@ -338,7 +354,7 @@ def read_allow(text: str | None) -> tuple[catalogues.DocsClass, ...]:
 def _check(options: Options) -> None:
     if options.trials is not None and options.trials < 1:
         raise UsageError(f"--trials {options.trials} measures nothing", "give at least 1; trial 0 is the default")
-    if options.rounds < 1:
+    if options.rounds is not None and options.rounds < 1:
         raise UsageError(f"--rounds {options.rounds} confirms nothing", "give at least 1")
     if abs(options.seed) > _LARGEST_SEED:
         raise UsageError(f"--seed {options.seed} is beyond what torch takes", f"give at most {_LARGEST_SEED}")

@@ -14,7 +14,7 @@ from rich.text import Text
 from .machine.describe import describe
 from .plan import Plan
 from .quantities import format_seconds, format_share, format_us
-from .records import DEFAULT, Candidate, Failure, Launch, Measurement, Space
+from .records import DEFAULT, Candidate, Failure, Finalist, Launch, Measurement, Space, Verdict
 from .space import enumeration
 from .study.entries import Intent, NoiseFloor, TrialEntry
 from .study.ranking import Ranked
@@ -80,10 +80,12 @@ class Screen:
     def dry_run(self, *, with_launch: bool) -> None:
         """Say what would be launched: candidates, minutes, and one argument list with its environment."""
         plan = self._plan
-        launches = NOISE_LAUNCHES + plan.trials + 2 * plan.options.rounds
+        finals = plan.rounds * (1 + plan.finalists)
+        launches = NOISE_LAUNCHES + plan.trials + finals
         self._say(
             f"would make at most {launches} launches: {NOISE_LAUNCHES} for the noise floor, {plan.trials} trials, "
-            f"{plan.options.rounds} fresh rounds of 2; about {format_seconds(launches * plan.launch_seconds)} "
+            f"{plan.rounds} fresh rounds of {1 + plan.finalists}, fewer where they decide sooner; "
+            f"about {format_seconds(launches * plan.launch_seconds)} "
             f"at {format_seconds(plan.launch_seconds)} a launch, a guess until one is measured"
         )
         if not with_launch:
@@ -124,7 +126,7 @@ class Screen:
                 f"the noise floor is larger than the gain asked for ({format_share(self._plan.options.min_gain)}): "
                 "smaller gains than the noise cannot be shown here; a quieter machine or a higher --min-gain helps"
             )
-        left = self._plan.trials + 2 * self._plan.options.rounds
+        left = self._plan.trials + self._plan.rounds * (1 + self._plan.finalists)
         budget = self._plan.budget_s
         limit = f", or until the budget of {format_seconds(budget)} is spent" if budget else ""
         self._say(f"about {format_seconds(left * seconds)} for {left} more launches at most{limit}")
@@ -175,26 +177,29 @@ class Screen:
         """Print the closing table, where the files are, and the next command to type."""
         if not conclusion.added:
             self._say("the budget is spent and the verdict stands: nothing was launched")
-        numbers = conclusion.profile.numbers
         table = Table(box=None, pad_edge=False)
         for heading in ("", "step", "against the default", "settings"):
             table.add_column(heading, overflow="fold")
-        for label, candidate_us, settings in _rows(conclusion):
-            gain = "" if label == "default" or not numbers.default_step_us else _gain(conclusion, candidate_us)
-            table.add_row(label, format_us(candidate_us), gain, Text(settings))
+        for label, step_us, gain, settings in _rows(conclusion):
+            table.add_row(label, format_us(step_us), gain, Text(settings))
         self._out.print(table, soft_wrap=False)
         if conclusion.failures:
             self._out.print(f"{len(conclusion.failures)} candidates gave no number:", markup=False)
             for key, reason in conclusion.failures[:10]:
                 self._out.print(f"  {key}: {reason}", markup=False)
         self._out.print(f"{conclusion.verdict.sentence}.", markup=False)
+        for line in _account(conclusion.verdict):
+            self._out.print(line, markup=False)
         self._out.print(f"profile   {conclusion.env_file}\n          {conclusion.profile_file}", markup=False)
         self._out.print(f"study     {conclusion.study}", markup=False)
         self._out.print(f"trials    {conclusion.table}", markup=False)
         self._out.print(f"next      {self._next(conclusion)}", markup=False)
 
     def _next(self, conclusion: Conclusion) -> str:
-        if conclusion.verdict.word in ("ship", "unconfirmed") and not conclusion.profile.emulated:
+        profile = conclusion.profile
+        if profile.settings and not profile.shipped and not profile.emulated:
+            return f"nccltune validate {conclusion.profile_file} --workload resnet   (does it help a model?)"
+        if profile.settings and not profile.emulated:
             return f"docker run --env-file {conclusion.env_file} IMAGE"
         return f"{self._plan.command(trials=2 * self._plan.trials)}   (goes on with more trials)"
 
@@ -216,32 +221,45 @@ class Screen:
         self._err.print(text, markup=False)
 
 
-def _rows(conclusion: Conclusion) -> Sequence[tuple[str, float, str]]:
+def _rows(conclusion: Conclusion) -> Sequence[tuple[str, float, str, str]]:
+    """Label, step time, gain in words, settings: of the default, then of each finalist or of the best of the search."""
     numbers, verdict = conclusion.profile.numbers, conclusion.verdict
     rows = []
-    if numbers.default_step_us is not None:
-        rows.append(("default", numbers.default_step_us, ""))
-    if numbers.candidate_step_us is not None:
-        candidate = verdict.candidate if not verdict.candidate.is_default else _best(conclusion)
-        rows.append(("best", numbers.candidate_step_us, str(candidate)))
-    elif (best := next((entry for entry in conclusion.ranking if entry.candidate != DEFAULT), None)) is not None:
-        rows.append(("best of the search", best.value_us, str(best.candidate)))
+    default_us = numbers.default_step_us
+    if default_us is not None:
+        rows.append(("default", default_us, "", ""))
+    for finalist in verdict.finalists:
+        if finalist.pairs:
+            label = "ship" if finalist.fate == "ship" else f"finalist, {finalist.fate}"
+            candidate_us = statistics.median(pair.candidate_us for pair in finalist.pairs)
+            rows.append((label, candidate_us, _gain(finalist), str(finalist.candidate)))
+    best = next((entry for entry in conclusion.ranking if entry.candidate != DEFAULT), None)
+    if not verdict.finalists and best is not None:
+        gain = f"{format_share(default_us / best.value_us - 1)} in the search alone" if default_us else ""
+        rows.append(("best of the search", best.value_us, gain, str(best.candidate)))
     return rows
 
 
-def _best(conclusion: Conclusion) -> Candidate:
-    return next((entry.candidate for entry in conclusion.ranking if entry.candidate != DEFAULT), DEFAULT)
+def _gain(finalist: Finalist) -> str:
+    rounds = f"{len(finalist.pairs)} fresh round{'s' * (len(finalist.pairs) != 1)}"
+    if finalist.gain is None or finalist.interval is None:
+        return f"{format_share(statistics.median(pair.gain for pair in finalist.pairs))} in {rounds}"
+    low, high = finalist.interval
+    return f"{format_share(finalist.gain)} (95 %: {format_share(low)} to {format_share(high)}, {rounds})"
 
 
-def _gain(conclusion: Conclusion, candidate_us: float) -> str:
-    gains = [pair.gain for pair in conclusion.verdict.pairs]
-    if not gains:
-        default_us = conclusion.profile.numbers.default_step_us or candidate_us
-        return f"{format_share(default_us / candidate_us - 1)} in the search alone"
-    if len(gains) == 1:
-        return f"{format_share(gains[0])} in one fresh round"
-    spread = f"{format_share(min(gains))} to {format_share(max(gains))}"
-    return f"{format_share(statistics.median(gains))} ({spread} in {len(gains)} fresh rounds)"
+def _account(verdict: Verdict) -> Sequence[str]:
+    """What the answer cost, what limits it, and what would change it."""
+    floor = "" if verdict.noise_floor is None else f"; noise floor {100 * verdict.noise_floor:.2g} %"
+    spent = format_seconds(verdict.gpu_s)
+    lines = [
+        f"spent     {verdict.launches} launches ({verdict.round_launches} in fresh rounds), {spent} of ranks{floor}"
+    ]
+    if verdict.pays_after_steps is not None:
+        lines.append(f"pays back after {verdict.pays_after_steps} steps of the same job")
+    if verdict.needed:
+        lines.append(f"needed    {verdict.needed}")
+    return lines
 
 
 def _short(candidate: Candidate, width: int = 60) -> str:

@@ -4,7 +4,7 @@
 
     plan.prepare   machine facts → workload → placement → space, narrowed by the facts → plan → study name
     run            lock → ledger → what a killed run left → noise floor (default against default)
-                   → space, narrowed by what NCCL said → search → mirrored rounds of the best against the default
+                   → space, narrowed by what NCCL said → search → mirrored rounds of the finalists against the default
                    → verdict → profile and tables
 """
 
@@ -30,10 +30,10 @@ from .study import campaign as campaigns
 from .study import lock, table, tracking
 from .study.entries import NoiseFloor
 from .study.ledger import Ledger, plan_differences
-from .study.ranking import Ranked, faulty
+from .study.ranking import Ranked
 from .study.search import Search
 from .trial import process, runner
-from .verdict import decision
+from .verdict import finals
 from .verdict import profile as profiles
 
 _log = logging.getLogger(__name__)
@@ -157,17 +157,13 @@ def _stages(plan: Plan, ledger: Ledger, campaign: campaigns.Campaign, watcher: W
     )
     campaign.search(search, campaigns.Budget(trials=plan.trials, seconds=plan.budget_s))
 
-    verdict: Verdict | None = None
-    while verdict is None:
-        finalist = _finalist(plan, ledger)
-        if isinstance(finalist, Verdict):
-            verdict = finalist
-        else:
-            _ask_nccl(plan, ledger, campaign, finalist)
-            if finalist in faulty(ledger.launches):
-                continue
-            watcher.on_stage("fresh rounds", 2 * plan.options.rounds)
-            verdict = _confirm(plan, ledger, campaign, finalist)
+    verdict = finals.run(
+        ledger,
+        campaign,
+        _terms(plan),
+        ask_nccl=lambda candidate: _ask_nccl(plan, ledger, campaign, candidate),
+        on_rounds=lambda launches: watcher.on_stage("fresh rounds", launches),
+    )
     if verdict != ledger.verdict:
         ledger.append(verdict)
     return verdict
@@ -287,38 +283,16 @@ def _launch_seconds(ledger: Ledger) -> float:
 # ---- after the search
 
 
-def _finalist(plan: Plan, ledger: Ledger) -> Candidate | Verdict:
-    """The best candidate when it is worth fresh rounds, else the verdict."""
-    ranking = campaigns.ranked(ledger)
-    default = next((entry for entry in ranking if entry.candidate.is_default), None)
-    others = [entry for entry in ranking if not entry.candidate.is_default]
-    if default is None or not others:
-        return decision.nothing_found(None, plan.options.min_gain)
-    best = others[0]
-    gain = default.value_us / best.value_us - 1
-    # A finalist that has begun its rounds ends them, whatever a later sample says of it.
-    begun = any(launch.purpose == "confirm" and launch.candidate == best.candidate for launch in ledger.launches)
-    if gain <= plan.options.min_gain and not begun:
-        return decision.nothing_found(gain, plan.options.min_gain)
-    return best.candidate
-
-
-def _confirm(plan: Plan, ledger: Ledger, campaign: campaigns.Campaign, finalist: Candidate) -> Verdict | None:
-    """Measure the fresh mirrored rounds that are still missing; ``None`` when the finalist is out by its own fault."""
-    rounds, min_gain = plan.options.rounds, plan.options.min_gain
-    for number in range(1, rounds + 1):
-        if decision.hopeless(decision.pairs(ledger.launches, finalist), min_gain):
-            break
-        if number in decision.measured_rounds(ledger.launches, finalist):
-            continue
-        for candidate in decision.order(number, finalist):
-            launch = campaign.launch(candidate, "confirm", round=number)
-            if candidate == finalist and finalist in faulty([launch]):
-                campaign.note(f"{finalist} is out: it failed in a fresh launch")
-                return None
-            if not isinstance(launch.outcome, Measurement):
-                return decision.failed(finalist, launch, min_gain)
-    return decision.decide(finalist, decision.pairs(ledger.launches, finalist), min_gain, rounds)
+def _terms(plan: Plan) -> finals.Terms:
+    return finals.Terms(
+        min_gain=plan.options.min_gain,
+        rounds=plan.rounds,
+        finalists=plan.finalists,
+        backend=plan.backend,
+        ranks=plan.placement.world_size,
+        collective_only=plan.workload.collective_only,
+        knobs=plan.catalogue.knobs,
+    )
 
 
 def _failures(ledger: Ledger) -> tuple[tuple[str, str], ...]:
@@ -346,12 +320,13 @@ def _profile(plan: Plan, ledger: Ledger, verdict: Verdict) -> profiles.Profile:
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         verdict=verdict.word,
         sentence=verdict.sentence,
-        settings=verdict.candidate.settings if verdict.word in ("ship", "unconfirmed") else {},
+        settings=verdict.candidate.settings if verdict.word == "ship" else {},
         workload=plan.workload.name,
         workload_options=dict(plan.workload_options),
         backend=plan.backend,
         emulated=plan.placement.emulated_nodes,
         collective_only=plan.workload.collective_only,
+        withheld=_withheld(plan, verdict),
         min_gain=verdict.min_gain,
         numbers=numbers,
         proof=None if verdict.candidate.is_default else _evidence(ledger, verdict.candidate),
@@ -359,6 +334,13 @@ def _profile(plan: Plan, ledger: Ledger, verdict: Verdict) -> profiles.Profile:
         inherited=plan.identity["inherited"],
         commands=(plan.command(),),
     )
+
+
+def _withheld(plan: Plan, verdict: Verdict) -> str:
+    """The command that writes the settings, where this run keeps them back; empty where it does not."""
+    if verdict.word != "ship" or not verdict.collective_only or plan.options.collective_only:
+        return ""
+    return f"{plan.command()} --collective-only"
 
 
 def _median(values: Sequence[float]) -> float | None:

@@ -7,13 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from nccltune.records import DEFAULT, Candidate, Evidence, Launch, Measurement
+from nccltune.records import DEFAULT, Candidate, Evidence, Launch, Measurement, Verdict
 from nccltune.space.catalogue import load_catalogue
 from nccltune.study.campaign import ranked
 from nccltune.study.ledger import Ledger
 from nccltune.study.table import write_tables
 from nccltune.trial import evidence
-from nccltune.verdict import decision
+from nccltune.verdict import rounds
+from nccltune.verdict.decision import Account, conclude
+from nccltune.verdict.sequence import Ask, Ended, Entry, Rule, judge
 
 RECORDINGS = Path(__file__).resolve().parents[1] / "recordings"
 STUDIES = sorted(path.name for path in (RECORDINGS / "ledgers").iterdir())
@@ -69,7 +71,13 @@ def test_socket_threads_make_an_emulated_network_at_least_four_times_as_fast(stu
     assert verdict.word == "unconfirmed"
     assert len(verdict.pairs) == 5
     assert all(pair.default_us / pair.candidate_us >= 4 for pair in verdict.pairs)
-    assert decision.decide(verdict.candidate, decision.pairs(study.launches, verdict.candidate), 0.01, 5) == verdict
+    today = fresh(study, verdict.candidate, 5)
+    assert [(pair.default_us, pair.candidate_us, pair.gain) for pair in today.pairs] == [
+        (pair.default_us, pair.candidate_us, pair.gain) for pair in verdict.pairs
+    ]
+    assert today.word == "ship"
+    assert today.bounds[0] > 3  # faster by more than 300 %
+    assert today.interval[0] < verdict.gain < today.interval[1]
 
 
 @pytest.mark.parametrize("study", ["2xh200-allreduce-nvlink"], indirect=True)
@@ -78,6 +86,7 @@ def test_the_best_of_nvlink_is_found_again_from_the_launches(study):
     assert verdict.word == "unconfirmed"
     assert all(pair.gain > 0.09 for pair in verdict.pairs)
     assert ranked(study)[0].candidate == verdict.candidate
+    assert fresh(study, verdict.candidate, 3).word == "ship"  # one degree of freedom, and yet far enough
     assert ranked(study)[-1].value_us > 10 * verdict.pairs[0].candidate_us
 
 
@@ -85,12 +94,20 @@ def test_the_best_of_nvlink_is_found_again_from_the_launches(study):
 def test_a_study_that_was_cut_off_in_its_rounds_has_no_verdict_and_keeps_what_it_has(study):
     assert study.verdict is None
     best = next(entry.candidate for entry in ranked(study) if entry.candidate != DEFAULT)
-    pairs = decision.pairs(study.launches, best)
+    pairs = rounds.pairs(study.launches, best)
     assert len(pairs) == 1
-    assert decision.decide(best, pairs, 0.01).word == "no-verdict"
+    assert judge([Entry(best, pairs)], Rule(min_gain=0.01, rounds=20)) == Ask(2, (best,))
     measured = [launch for launch in study.launches if launch.purpose == "search"]
     assert measured
     assert all(_communication_share(launch) > 0 for launch in measured)
+
+
+def fresh(study: Ledger, candidate: Candidate, most: int) -> Verdict:
+    """What today's test makes of the rounds of a recorded study."""
+    rule = Rule(min_gain=0.01, rounds=most)
+    ended = judge([Entry(candidate, rounds.pairs(study.launches, candidate))], rule)
+    assert isinstance(ended, Ended)
+    return conclude(ended, rule, Account())
 
 
 def _communication_share(launch: Launch) -> float:

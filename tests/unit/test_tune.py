@@ -59,14 +59,46 @@ def run(plan, runner, stop=lambda: False):
     return tune.run(plan, terminal.Screen(plan), stop, launcher=runner)
 
 
-def test_a_faster_candidate_ends_unconfirmed_with_its_settings_in_the_profile(make_plan):
-    conclusion = run(make_plan(), FakeRunner(speed(800)))
-    assert conclusion.verdict.word == "unconfirmed"
+def test_a_faster_candidate_is_shipped_with_its_settings_in_the_profile(make_plan):
+    conclusion = run(make_plan(workload="resnet"), FakeRunner(speed(800)))
+    assert conclusion.verdict.word == "ship"
     assert "OMP_NUM_THREADS=2" in conclusion.env_file.read_text().splitlines()
     profile = yaml.safe_load(conclusion.profile_file.read_text())
     assert profile["settings"] == {"OMP_NUM_THREADS": "2"}
-    assert len(profile["numbers"]["pairs"]) == 3
+    assert len(profile["numbers"]["pairs"]) == 6
     assert profile["numbers"]["gain"] == pytest.approx(0.25, abs=0.02)
+
+
+def test_a_collective_alone_ships_at_best_as_that_and_its_settings_are_held_back(make_plan):
+    conclusion = run(make_plan(), FakeRunner(speed(800)))
+    assert (conclusion.verdict.word, conclusion.verdict.label) == ("ship", "ship (collective only)")
+    assert conclusion.verdict.sentence.startswith("Ship (collective only)")
+    env = conclusion.env_file.read_text()
+    assert all(line.startswith("#") for line in env.splitlines())
+    assert "--collective-only" in env
+    assert "nccltune validate" in env
+    assert yaml.safe_load(conclusion.profile_file.read_text())["settings"] == {"OMP_NUM_THREADS": "2"}
+
+
+def test_with_collective_only_the_same_study_writes_them_without_a_launch(make_plan):
+    run(make_plan(), FakeRunner(speed(800)))
+    again = FakeRunner(speed(800))
+    conclusion = run(make_plan(collective_only=True), again)
+    assert again.requests == []
+    lines = conclusion.env_file.read_text().splitlines()
+    assert "OMP_NUM_THREADS=2" in lines
+    assert any("COLLECTIVE ONLY" in line for line in lines)
+
+
+def test_the_verdict_says_what_it_cost_and_when_it_has_paid(make_plan):
+    conclusion = run(make_plan(workload="resnet"), FakeRunner(speed(800)))
+    verdict = conclusion.verdict
+    assert verdict.launches == conclusion.added
+    assert verdict.round_launches == 12
+    assert verdict.interval[0] < 0.25 < verdict.interval[1]
+    assert verdict.bounds[0] < verdict.interval[0]
+    assert verdict.gpu_s >= 0
+    assert verdict.pays_after_steps >= 1
 
 
 def test_equal_candidates_keep_the_default_and_no_setting(make_plan):
@@ -85,14 +117,14 @@ def test_a_lucky_search_is_found_out_in_the_fresh_rounds(make_plan):
     runner = FakeRunner(lucky)
     conclusion = run(make_plan(), runner)
     assert conclusion.verdict.word == "keep-default"
-    assert len(conclusion.verdict.pairs) == 1  # the first round decides: the others are not paid for
+    assert len(conclusion.verdict.pairs) == 4  # the first look decides: the others are not paid for
 
 
 def test_the_rounds_are_mirrored_and_fresh(make_plan):
     runner = FakeRunner(speed(800))
     run(make_plan(), runner)
     confirming = [r.candidate.key for r in runner.requests if r.launch_id.endswith("confirm")]
-    assert confirming == ["default", FAST, FAST, "default", "default", FAST]
+    assert confirming == ["default", FAST, FAST, "default"] * 3
     assert len({r.launch_id for r in runner.requests}) == len(runner.requests)
     assert len({r.token for r in runner.requests}) == len(runner.requests)
 
@@ -106,7 +138,7 @@ def test_the_same_command_again_adds_nothing(make_plan):
     assert second.verdict == first.verdict
 
 
-@pytest.mark.parametrize("after", [0, 1, 3, 5, 7, 9, 11])
+@pytest.mark.parametrize("after", [0, 1, 3, 5, 7, 9, 11, 14, 17])
 def test_a_run_that_is_stopped_anywhere_goes_on_with_everything_kept(make_plan, after):
     whole = FakeRunner(speed(800))
     expected = run(make_plan(study="whole"), whole)

@@ -312,9 +312,18 @@ class Campaign:
 
 def ranked(ledger: Ledger) -> list[Ranked]:
     """Rank the candidates of a study, best first; see ``ranking.best``."""
+    return _ranked(ledger, ledger.launches)
+
+
+def ranked_by_search(ledger: Ledger) -> list[Ranked]:
+    """Rank as the search left it: what befell a candidate in its fresh rounds does not change who entered them."""
+    return _ranked(ledger, [launch for launch in ledger.launches if launch.purpose != "confirm"])
+
+
+def _ranked(ledger: Ledger, launches: list[Launch]) -> list[Ranked]:
     barred = [trial.candidate for trial in ledger.trials if trial.constraint >= NEVER_AGAIN and trial.launched]
     noise = ledger.noise.relative if ledger.noise else 0.0
-    return best(ledger.launches, min(noise, SIMPLER_COSTS_AT_MOST), barred)
+    return best(launches, min(noise, SIMPLER_COSTS_AT_MOST), barred)
 
 
 def _now() -> str:
