@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any, Literal, NoReturn
 
 from cyclopts import App, CycloptsError, Group, Parameter
 from cyclopts.exceptions import UnknownOptionError, UnusedCliTokensError
@@ -21,8 +21,9 @@ from . import __version__
 from .errors import Interrupted, NccltuneError, StorageError, UsageError, nearest
 from .quantities import parse_seconds, parse_share
 
+_DIFFERS = 5
 _Flag = Annotated[bool, Parameter(negative="", show_default=False)]
-_COMMANDS = ("doctor", "explain", "knobs")
+_COMMANDS = ("check", "doctor", "explain", "export", "knobs", "validate")
 _STRICT = {"ship": 0, "unconfirmed": 0, "keep-default": 3, "no-verdict": 4}
 
 app = App(
@@ -87,7 +88,7 @@ def tune(
         dtype: Data type of a collective: bf16, fp16, fp32.
         batch_size: Samples of one rank in one step of a model.
         min_gain: Smallest gain that is worth a change.
-        rounds: Most fresh mirrored rounds of the finalists against the default. Default: 20 on GPUs, 6 on a CPU machine.
+        rounds: Most fresh mirrored rounds of the finalists. Default: 20 on GPUs, 6 on a CPU machine.
         seed: Of the model, the data and the search.
         allow: Documentation classes that may be searched: system, debugging, undocumented, with commas.
         nproc: Ranks a node. Default: one for each visible GPU; 2 on a CPU machine.
@@ -264,6 +265,173 @@ def explain(*files: Path, json: _Flag = False, verbose: _Flag = False) -> int:
     return 0
 
 
+@app.command
+def export(
+    profile: Path,
+    /,
+    *,
+    format: Literal["env", "sh", "nccl-conf", "dockerfile", "k8s"] = "env",
+    guard: _Flag = False,
+    emulated: _Flag = False,
+    collective_only: _Flag = False,
+    allow: str | None = None,
+    out: Path | None = None,
+    verbose: _Flag = False,
+) -> int:
+    """Write a profile's settings for who will read them: all of them, or none and the reason.
+
+    A profile that keeps the defaults gives the header and no setting.
+
+    Args:
+        profile: Folder of the profile, or its profile.yaml.
+        format: env (docker --env-file), sh (for a shell's source), nccl-conf, dockerfile (ENV and LABEL lines), k8s
+            (a ConfigMap).
+        guard: With sh: a script that sets them only where the conditions hold, for images without Python.
+        emulated: Also write what was measured on emulated nodes, marked as such.
+        collective_only: Also write what was measured on a collective alone.
+        allow: Documentation classes that may be written: system, debugging, undocumented, with commas.
+        out: File to write. Default: the standard output.
+        verbose: Say more on the standard error stream.
+    """
+    _configure_logging(verbose)
+    from .plan import read_allow
+    from .verdict import export as exports
+    from .verdict import guard as guards
+    from .verdict.profile import write_file
+    from .verdict.reading import read_profile
+
+    if guard and format != "sh":
+        raise UsageError("--guard is a shell script", "add --format sh")
+    found = read_profile(profile)
+    why = exports.why_not(found, emulated=emulated, collective_only=collective_only, allow=read_allow(allow))
+    if why is not None:
+        raise why
+    if format == "nccl-conf" and (late := exports.too_late(found)):
+        _warn(f"NCCL reads this file too late for {', '.join(late)}: set that in the environment")
+    for line in exports.conflicts(found, os.environ):
+        _warn(line)
+    text = guards.script(found) if guard else exports.render(found, format)
+    if out is None:
+        _print(text.splitlines())
+    else:
+        write_file(out, text, 0o755 if guard else 0o644)
+    return 0
+
+
+@app.command
+def check(
+    profile: Path,
+    /,
+    *,
+    format: Literal["sh"] | None = None,
+    emulated: _Flag = False,
+    collective_only: _Flag = False,
+    json: _Flag = False,
+    verbose: _Flag = False,
+) -> int:
+    """Say whether this machine is the one that a profile was measured on. Takes no GPU and imports no torch.
+
+    Exit status 0 when it is and 5 when it is not. For an image's entry point:
+    eval "$(nccltune check profile.yaml --format sh)"
+
+    Args:
+        profile: Folder of the profile, or its profile.yaml.
+        format: sh: print the exports where the profile holds, for what is not set yet; else nothing.
+        emulated: With sh: also what was measured on emulated nodes.
+        collective_only: With sh: also what was measured on a collective alone.
+        json: Print the answer as JSON.
+        verbose: Say more on the standard error stream.
+    """
+    _configure_logging(verbose)
+    from .machine import facts
+    from .verdict import guard as guards
+    from .verdict.reading import read_profile
+
+    found = read_profile(profile, thoroughly=False)
+    differing = guards.differing(found, facts.gather(os.environ), os.environ)
+    if json:
+        _print_json({"holds": not differing, "differing": list(differing)})
+    elif format == "sh":
+        why = guards.why_withheld(found, emulated=emulated, collective_only=collective_only)
+        differing = (*differing, why.what) if why is not None else differing
+        if differing:
+            _warn(f"nothing was set: {'; '.join(differing)}")
+        else:
+            _print(guards.exports(found, os.environ))
+    else:
+        for line in differing:
+            _warn(line)
+        _print([] if differing else ["the profile holds here"])
+    return _DIFFERS if differing else 0
+
+
+@app.command
+def validate(
+    profile: Path,
+    /,
+    *,
+    workload: str | None = None,
+    sizes: Annotated[str | None, Parameter(allow_leading_hyphen=True)] = None,
+    dtype: str | None = None,
+    batch_size: Annotated[str | None, Parameter(allow_leading_hyphen=True)] = None,
+    min_gain: Annotated[str | None, Parameter(allow_leading_hyphen=True)] = None,
+    rounds: int | None = None,
+    nproc: int | None = None,
+    nnodes: int | None = None,
+    launch_prefix: str = "",
+    rendezvous: str | None = None,
+    out: Path = Path(),
+    json: _Flag = False,
+    verbose: _Flag = False,
+) -> int:
+    """Hold a profile's settings against the default again, now: confirmed 0, not confirmed 3, no verdict 4.
+
+    The result is also added to validation.json beside the profile.
+
+    Args:
+        profile: Folder of the profile, or its profile.yaml.
+        workload: Another workload than the profile's: a model for what was measured on a collective alone.
+        sizes: Message sizes of a collective. Default: the profile's.
+        dtype: Data type of a collective. Default: the profile's.
+        batch_size: Samples of one rank in one step of a model. Default: the profile's.
+        min_gain: Smallest gain that is worth a change. Default: the profile's.
+        rounds: Most fresh mirrored rounds. Default: 20 on GPUs, 6 on a CPU machine.
+        nproc: Ranks a node. Default: the profile's.
+        nnodes: Nodes that the launch prefix reaches, where it is not srun's own -N.
+        launch_prefix: Words before torchrun's, for instance "srun -N2 --ntasks-per-node=1".
+        rendezvous: Host where the agents meet. Default: the first host of the allocation.
+        out: Folder that holds runs/.
+        json: Print the result as JSON.
+        verbose: Say more on the standard error stream.
+    """
+    _configure_logging(verbose)
+    from . import terminal
+    from . import validate as stage
+
+    options = stage.Options(
+        profile=profile,
+        workload=workload,
+        given={"sizes": sizes, "dtype": dtype, "batch_size": batch_size},
+        nproc=nproc,
+        nnodes=nnodes,
+        launch_prefix=launch_prefix,
+        rendezvous_host=rendezvous,
+        min_gain=parse_share(min_gain) if min_gain is not None else None,
+        rounds=rounds,
+        out=out,
+    )
+    job = stage.prepare(options, dict(os.environ))
+    for line in job.changed:
+        _warn(f"changed since the profile was measured: {line}")
+    with _signals() as stop, terminal.Screen(job.plan) as screen:
+        result = stage.run(job, screen, stop.is_set)
+    if json:
+        _print_json(result.model_dump(mode="json"))
+    else:
+        _print([f"{result.sentence}.", *([f"launches  {result.runs}"] if result.runs else [])])
+    return stage.STATUS[result.word]
+
+
 def main() -> NoReturn:
     """Entry point of the console script."""
     _open_standard_streams()
@@ -277,7 +445,8 @@ def run(argv: Sequence[str]) -> int:
         argv: The words after the program's name.
 
     Returns:
-        The exit status: 0 done, 1 failed, 2 usage, 130 interrupted; with ``--strict`` 3 and 4 for the verdict.
+        The exit status: 0 done, 1 failed, 2 usage, 130 interrupted; with ``--strict`` and for ``validate`` 3 and 4 for
+        the verdict; 5 when ``check`` finds another machine.
     """
     words = list(argv)
     try:
@@ -331,6 +500,10 @@ def _open_standard_streams() -> None:
     os.close(descriptor)
     sys.stdout = sys.stdout or open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115 - for good
     sys.stderr = sys.stderr or open(2, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
+
+
+def _warn(text: str) -> None:
+    sys.stderr.write(f"nccltune: {text}\n")
 
 
 def _fail(error: NccltuneError) -> int:

@@ -230,6 +230,18 @@ def one_line(text: str) -> str:
     return "".join(character if character.isprintable() else " " for character in text)
 
 
+def write_file(path: Path, text: str, mode: int = 0o644) -> None:
+    """Write an exported file; see ``replace_file``.
+
+    Raises:
+        ProfileError: It cannot be written.
+    """
+    try:
+        replace_file(path, text, mode)
+    except OSError as error:
+        raise ProfileError(f"cannot write {path}: {error.strerror}", "choose another --out") from error
+
+
 def replace_file(path: Path, text: str, mode: int = 0o644) -> None:
     """Write a file by rename, so that a reader sees the old text or the new one.
 
