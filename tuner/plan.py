@@ -39,6 +39,7 @@ class Options:
     """What the user asked for, checked as far as words go.
 
     Attributes:
+        arguments: Of the user's script, or ``None`` where there was no ``--``.
         trials: Candidates to measure, or ``None`` for what suits the machine.
         budget_s: Wall time of all launches of the study, or ``None``.
         out: Holds ``runs/`` and ``profiles/``.
@@ -49,6 +50,7 @@ class Options:
     """
 
     workload: str
+    arguments: tuple[str, ...] | None = None
     given: Mapping[str, str | None] = field(default_factory=dict)
     space: str = "auto"
     trials: int | None = None
@@ -135,7 +137,11 @@ class Plan:
     @property
     def limits(self) -> Limits:
         """How long a launch may take."""
-        return Limits() if self.placement.nnodes == 1 else Limits(startup_s=240.0, total_s=900.0)
+        limits = self.workload.limits
+        if self.placement.nnodes == 1:
+            return limits
+        more = {"startup_s": max(240.0, limits.startup_s), "total_s": max(900.0, limits.total_s)}
+        return limits.model_copy(update=more)
 
     @cached_property
     def identity(self) -> dict[str, Any]:
@@ -157,7 +163,7 @@ class Plan:
         if self.options.study:
             return self.options.study
         digest = hashlib.sha256(json.dumps(self.identity, sort_keys=True).encode()).hexdigest()
-        return f"{self.workload.name}-{self.declared.name}-{digest[:8]}"
+        return f"{self.workload.label}-{self.declared.name}-{digest[:8]}"
 
     @property
     def folder(self) -> Path:
@@ -217,7 +223,7 @@ class Plan:
             study=self.study,
             launch_id=launch_id,
             token=token,
-            workload=self.workload.name,
+            workload=self.workload.module,
             options=dict(self.workload_options),
             backend=self.backend,
             candidate=candidate,
@@ -286,7 +292,8 @@ class Plan:
         for name, value in pairs.items():
             words += [] if value is None else [name, str(value)]
         flags = {"--collective-only": options.collective_only, "--no-mlflow": not options.mlflow}
-        return shlex.join(words + [name for name, given in flags.items() if given])
+        own = ["--", *self.workload.arguments] if self.workload.arguments else []
+        return shlex.join([*words, *(name for name, given in flags.items() if given), *own])
 
 
 def prepare(options: Options, environ: Mapping[str, str]) -> Plan:
@@ -301,7 +308,7 @@ def prepare(options: Options, environ: Mapping[str, str]) -> Plan:
         MachineError: If nothing can be run here.
     """
     _check(options)
-    workload = workloads.find(options.workload)
+    workload = workloads.find(options.workload, options.arguments)
     catalogue = catalogues.load_catalogue()
     facts = machine.gather(environ)
     if facts.torch is None:

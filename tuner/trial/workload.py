@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from ..errors import UsageError, nearest
 from ..quantities import parse_sizes
-from ..records import Backend, Steps
+from ..records import Backend, Limits, Steps
+from . import own_job
 
 DTYPES = {"bf16": 2, "fp16": 2, "fp32": 4}
 """Data types of the workloads, with the bytes of one element."""
+
+_LIMITS = Limits()
+_OWN_LIMITS = Limits(startup_s=300.0, no_progress_s=120.0, total_s=1200.0)
+"""A job of the user's own may load data and compile before its first step, and its steps may be slow."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,12 +25,15 @@ class Workload:
     """One workload of ``nccltune.workloads``.
 
     Attributes:
-        name: Module below ``nccltune.workloads`` and value of ``--workload``.
+        name: Value of ``--workload``.
         summary: One line for the user.
         collective_only: A collective alone: what helps it can cost a model step.
         accepts: The command-line options that it understands.
         defaults: Backend to the options where the user gives none.
         steps: Backend to how it is measured.
+        own_module: Module below ``nccltune.workloads`` where that is not its name.
+        arguments: What follows ``--`` on the command line; ``None`` where nothing may.
+        limits: How long a launch on one node may take.
     """
 
     name: str
@@ -33,7 +42,38 @@ class Workload:
     accepts: tuple[str, ...]
     defaults: Mapping[Backend, Mapping[str, Any]] = field(repr=False)
     steps: Mapping[Backend, Steps] = field(repr=False)
+    own_module: str = ""
+    arguments: tuple[str, ...] | None = None
+    limits: Limits = _LIMITS
 
+    @property
+    def module(self) -> str:
+        """Module below ``nccltune.workloads``."""
+        return self.own_module or self.name
+
+    @property
+    def label(self) -> str:
+        """The name as a part of a file's name."""
+        bare = re.sub(r".*/|\.py\Z", "", self.name)
+        return re.sub(r"[^\w.-]+", "-", bare).lstrip(".-")[:60] or self.module
+
+
+_COLLECTIVE: dict[Backend, Steps] = {
+    "nccl": Steps(warmup_min=20, warmup_max=200, timed_min=50, timed_max=200, block=50, timed_s=5.0),
+    "gloo": Steps(warmup_min=10, warmup_max=60, timed_min=20, timed_max=200, block=20, timed_s=2.0),
+}
+_SIZES: dict[Backend, Mapping[str, Any]] = {
+    "nccl": {"sizes": [[32 << 20, 1]], "dtype": "bf16"},
+    "gloo": {"sizes": [[1 << 20, 4]], "dtype": "fp32"},
+}
+_MODEL: dict[Backend, Steps] = {
+    "nccl": Steps(warmup_min=15, warmup_max=60, timed_min=20, timed_max=100, block=20, timed_s=10.0),
+    "gloo": Steps(warmup_min=4, warmup_max=12, timed_min=12, timed_max=30, block=6, timed_s=3.0),
+}
+_GPT: dict[Backend, Mapping[str, Any]] = {
+    "nccl": {"batch_size": 16, "sequence": 1024},
+    "gloo": {"batch_size": 2, "sequence": 32},
+}
 
 WORKLOADS = {
     workload.name: workload
@@ -43,14 +83,24 @@ WORKLOADS = {
             summary="all-reduce of one size or a mix of sizes",
             collective_only=True,
             accepts=("sizes", "dtype"),
-            defaults={
-                "nccl": {"sizes": [[32 << 20, 1]], "dtype": "bf16"},
-                "gloo": {"sizes": [[1 << 20, 4]], "dtype": "fp32"},
-            },
-            steps={
-                "nccl": Steps(warmup_min=20, warmup_max=200, timed_min=50, timed_max=200, block=50, timed_s=5.0),
-                "gloo": Steps(warmup_min=10, warmup_max=60, timed_min=20, timed_max=200, block=20, timed_s=2.0),
-            },
+            defaults=_SIZES,
+            steps=_COLLECTIVE,
+        ),
+        Workload(
+            name="allgather",
+            summary="all-gather of one size or a mix of sizes",
+            collective_only=True,
+            accepts=("sizes", "dtype"),
+            defaults=_SIZES,
+            steps=_COLLECTIVE,
+        ),
+        Workload(
+            name="reducescatter",
+            summary="reduce-scatter of one size or a mix of sizes",
+            collective_only=True,
+            accepts=("sizes", "dtype"),
+            defaults=_SIZES,
+            steps=_COLLECTIVE,
         ),
         Workload(
             name="resnet",
@@ -58,25 +108,68 @@ WORKLOADS = {
             collective_only=False,
             accepts=("batch_size",),
             defaults={"nccl": {"batch_size": 256}, "gloo": {"batch_size": 1, "image_size": 40}},
-            steps={
-                "nccl": Steps(warmup_min=15, warmup_max=60, timed_min=20, timed_max=100, block=20, timed_s=10.0),
-                "gloo": Steps(warmup_min=4, warmup_max=12, timed_min=12, timed_max=30, block=6, timed_s=3.0),
-            },
+            steps=_MODEL,
+        ),
+        Workload(
+            name="transformer",
+            summary="GPT with DistributedDataParallel, one training step",
+            collective_only=False,
+            accepts=("batch_size", "sequence"),
+            defaults=_GPT,
+            steps=_MODEL,
+        ),
+        Workload(
+            name="fsdp",
+            summary="the same GPT sharded by FSDP2, one training step",
+            collective_only=False,
+            accepts=("batch_size", "sequence"),
+            defaults=_GPT,
+            steps=_MODEL,
         ),
     )
 }
 
 
-def find(name: str) -> Workload:
-    """Look up a workload.
+def find(word: str, arguments: Sequence[str] | None = None) -> Workload:
+    """Look up a workload: by its name, else a function ``module:factory``, else the path of a script.
+
+    Args:
+        word: Value of ``--workload``.
+        arguments: What follows ``--``, or ``None``.
 
     Raises:
-        UsageError: If there is none of that name; the message has the nearest names.
+        UsageError: If there is none; the message has the nearest names. If arguments are given and it takes none.
     """
-    try:
-        return WORKLOADS[name]
-    except KeyError:
-        raise UsageError(f"there is no workload '{name}'", nearest(name, WORKLOADS)) from None
+    if arguments is not None and (word in WORKLOADS or not own_job.is_script(word)):
+        raise UsageError(
+            f"the workload {word} takes no arguments after '--', only a script does",
+            "leave out '--' and what follows it",
+        )
+    if word in WORKLOADS:
+        return WORKLOADS[word]
+    if own_job.is_script(word) and not own_job.is_factory(word):
+        return _own(word, "script", own_job.script_options(word, arguments or ()), tuple(arguments or ()))
+    if own_job.is_factory(word):
+        return _own(word, "factory", own_job.factory_options(word))
+    names = nearest(word, WORKLOADS)
+    raise UsageError(
+        f"there is no workload '{word}'",
+        f"{names}; or name your own module:function or script.py" if names.startswith("Known") else names,
+    )
+
+
+def _own(word: str, module: str, options: Mapping[str, Any], arguments: tuple[str, ...] | None = None) -> Workload:
+    return Workload(
+        name=word,
+        summary={"script": "a script of your own", "factory": "a model of your own"}[module],
+        collective_only=False,
+        accepts=(),
+        defaults={"nccl": options, "gloo": options},
+        steps=_MODEL,
+        own_module=module,
+        arguments=arguments,
+        limits=_OWN_LIMITS,
+    )
 
 
 def options(workload: Workload, backend: Backend, given: Mapping[str, str | None]) -> dict[str, Any]:
@@ -100,7 +193,7 @@ def options(workload: Workload, backend: Backend, given: Mapping[str, str | None
         if name not in workload.accepts:
             flag = "--" + name.replace("_", "-")
             takes = " and ".join("--" + other.replace("_", "-") for other in workload.accepts)
-            raise UsageError(f"the workload {workload.name} takes no {flag}", f"it takes {takes}")
+            raise UsageError(f"the workload {workload.name} takes no {flag}", f"it takes {takes or 'none of these'}")
         chosen[name] = _READERS[name](text)
     for size, _ in chosen.get("sizes", ()):
         if size % DTYPES[chosen["dtype"]]:
@@ -127,4 +220,15 @@ def _read_batch_size(text: str) -> int:
     return int(text)
 
 
-_READERS = {"sizes": _read_sizes, "dtype": _read_dtype, "batch_size": _read_batch_size}
+def _read_sequence(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise UsageError(f"'{text}' is no length of a sequence", "give a number of tokens, for instance 1024")
+    return int(text)
+
+
+_READERS = {
+    "sizes": _read_sizes,
+    "dtype": _read_dtype,
+    "batch_size": _read_batch_size,
+    "sequence": _read_sequence,
+}
