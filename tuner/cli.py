@@ -54,6 +54,7 @@ def tune(
     sizes: Annotated[str | None, Parameter(group=_SEARCH, allow_leading_hyphen=True)] = None,
     dtype: Annotated[str | None, Parameter(group=_SEARCH)] = None,
     batch_size: Annotated[str | None, Parameter(group=_SEARCH, allow_leading_hyphen=True)] = None,
+    sequence: Annotated[str | None, Parameter(group=_SEARCH, allow_leading_hyphen=True)] = None,
     min_gain: Annotated[str, Parameter(group=_SEARCH, allow_leading_hyphen=True)] = "1%",
     rounds: Annotated[int | None, Parameter(group=_SEARCH)] = None,
     seed: Annotated[int, Parameter(group=_SEARCH)] = 0,
@@ -69,6 +70,7 @@ def tune(
     storage: Annotated[str | None, Parameter(group=_FILES)] = None,
     mlflow_uri: Annotated[str | None, Parameter(group=_FILES)] = None,
     no_mlflow: Annotated[bool, Parameter(group=_FILES, negative="", show_default=False)] = False,
+    arguments: Annotated[tuple[str, ...] | None, Parameter(parse=False)] = None,
     dry_run: _Flag = False,
     strict: _Flag = False,
     collective_only: Annotated[bool, Parameter(group=_FILES, negative="", show_default=False)] = False,
@@ -80,13 +82,15 @@ def tune(
     Without a workload: say what was found and what would be run, and take no GPU.
 
     Args:
-        workload: What is timed: allreduce or resnet.
+        workload: What is timed: allreduce, allgather, reducescatter, resnet, transformer, fsdp; a model of your own,
+            my_package.train:build; or a script of your own, train.py, its arguments behind --.
         trials: Candidates to measure. Default: 50 on GPUs, 8 on a CPU machine.
         budget: Wall time of all launches, for instance 30m.
         space: What may be tried: auto, the name of a space, or the path of a space file.
         sizes: Message sizes of a collective: 32M, or a mix with calls a step, 1M:20,32M:4.
         dtype: Data type of a collective: bf16, fp16, fp32.
         batch_size: Samples of one rank in one step of a model.
+        sequence: Tokens of one sample of transformer or fsdp.
         min_gain: Smallest gain that is worth a change.
         rounds: Most fresh mirrored rounds of the finalists. Default: 20 on GPUs, 6 on a CPU machine.
         seed: Of the model, the data and the search.
@@ -102,6 +106,7 @@ def tune(
         storage: Optuna storage URL. Default: optuna.db in the study's folder.
         mlflow_uri: MLflow tracking URI. Default: MLFLOW_TRACKING_URI, or mlflow.db in the study's folder.
         no_mlflow: Leave MLflow out.
+        arguments: Of the user's script, or None where there is no --.
         dry_run: Say what would be launched, and launch nothing.
         collective_only: Write the settings even when they were measured on a collective alone, not on a model step.
         strict: Exit status 3 for keep-default and 4 for no-verdict.
@@ -115,7 +120,8 @@ def tune(
 
     options = plans.Options(
         workload=workload or "resnet",
-        given={"sizes": sizes, "dtype": dtype, "batch_size": batch_size},
+        arguments=arguments,
+        given={"sizes": sizes, "dtype": dtype, "batch_size": batch_size, "sequence": sequence},
         space=space,
         trials=trials,
         budget_s=parse_seconds(budget) if budget is not None else None,
@@ -149,7 +155,7 @@ def tune(
             with screen:
                 conclusion = job.run(plan, screen, stop.is_set)
         except Interrupted as error:
-            raise Interrupted(error.what, f"to go on, run: {plan.command()}") from error
+            raise Interrupted(error.what, f"to go on, run: {terminal.as_typed(plan.command())}") from error
     if json:
         _print([conclusion.as_json()])
     else:
@@ -450,9 +456,12 @@ def run(argv: Sequence[str]) -> int:
     """
     words = list(argv)
     try:
+        command, bound, unparsed = app.parse_args(words[: words.index("--")] if "--" in words else words)
         if "--" in words:
-            raise UsageError("no workload takes arguments of its own after '--'", "leave out '--' and what follows it")
-        return int(app(words) or 0)
+            if "arguments" not in unparsed:
+                raise UsageError("this command takes no arguments after '--'", "leave out '--' and what follows it")
+            bound.arguments["arguments"] = tuple(words[words.index("--") + 1 :])
+        return int(command(*bound.args, **bound.kwargs) or 0)
     except CycloptsError as error:
         return _fail(_usage(error))
     except NccltuneError as error:
