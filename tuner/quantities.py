@@ -124,6 +124,11 @@ def format_seconds(seconds: float) -> str:
     return f"{hours} h {rest} min" if rest else f"{hours} h"
 
 
+def format_percent(share: float) -> str:
+    """Write a share without a sign, in two digits and never with an exponent: ``0.071 %``, ``28 %``, ``210 %``."""
+    return f"{float(f'{100 * share:.2g}'):g} %"
+
+
 def format_share(share: float) -> str:
     """Write a share with its sign: ``+12.3 %``."""
     return f"{100 * share:+.3g} %"

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import shlex
+import shutil
 import statistics
-from collections.abc import Sequence
+import sys
+import textwrap
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from types import TracebackType
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from .machine.describe import describe
 from .plan import Plan
-from .quantities import format_seconds, format_share, format_us
+from .quantities import format_percent, format_seconds, format_share, format_us
 from .records import DEFAULT, Candidate, Failure, Finalist, Launch, Measurement, Space, Verdict
 from .space import enumeration
 from .study.entries import Intent, NoiseFloor, TrialEntry
@@ -39,19 +44,23 @@ class Screen:
         if not self._out.is_terminal:
             self._out.width = _PLAIN_WIDTH  # a file or a pipe has no width to fold a table to
         self._err = stderr or Console(stderr=True, highlight=False, soft_wrap=True)
+        # Only the last column gives way in a narrow window: without the others the bar says nothing.
+        kept, rest = Column(no_wrap=True, min_width=12), Column(ratio=1, no_wrap=True, overflow="ellipsis")
         self._progress = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            TextColumn("{task.fields[best]}"),
+            TextColumn("{task.description}", table_column=kept),
+            BarColumn(bar_width=16, table_column=Column(min_width=16)),
+            MofNCompleteColumn(table_column=Column(no_wrap=True, min_width=5)),
+            TimeElapsedColumn(table_column=Column(no_wrap=True, min_width=7)),
+            TextColumn("{task.fields[now]}", markup=False, table_column=rest),
             console=self._err,
+            expand=True,
             transient=True,
             disable=not self._err.is_terminal,
         )
         self._task: TaskID | None = None
         self._default_us: float | None = None
         self._best = ""
+        self._launched = False
 
     def __enter__(self) -> Screen:
         self._progress.start()
@@ -73,8 +82,9 @@ class Screen:
         where = f"{placement.world_size} ranks on {placement.nnodes} node{'s' * (placement.nnodes != 1)}"
         if placement.emulated_nodes:
             where += f", {placement.emulated_nodes} NCCL nodes emulated over loopback: for study, not for production"
-        options = " ".join(f"{name}={value}" for name, value in plan.workload_options.items())
-        self._say(f"workload {plan.workload.name} ({plan.workload.summary}; {options}), {where}")
+        options = " ".join(f"{name}={_option(value)}" for name, value in plan.workload_options.items())
+        about = "; ".join(part for part in (plan.workload.summary, options) if part)
+        self._say(f"workload {plan.workload.name} ({about}), {where}")
         self._space(plan.space, plan.count(plan.space))
 
     def dry_run(self, *, with_launch: bool) -> None:
@@ -89,7 +99,7 @@ class Screen:
             f"at {format_seconds(plan.launch_seconds)} a launch, a guess until one is measured"
         )
         if not with_launch:
-            self._say(f"nothing was started; to start, run: {plan.command()}")
+            self._err.print(f"nothing was started; to start, run: {as_typed(plan.command())}", markup=False)
             return
         shown = plan.preview()
         self._out.print(f"candidate: {shown.candidate}", markup=False)
@@ -109,7 +119,7 @@ class Screen:
         """A stage begins."""
         if self._task is not None:
             self._progress.remove_task(self._task)
-        self._task = self._progress.add_task(name, total=launches, best=self._best)
+        self._task = self._progress.add_task(name, total=launches, now=self._best)
         if not self._err.is_terminal:
             self._say(f"{name}: up to {launches} launches")
 
@@ -117,7 +127,7 @@ class Screen:
         """Say what the study can show, before it spends."""
         self._default_us = statistics.median(floor.medians)
         self._say(
-            f"default: {format_us(self._default_us)} a step, noise floor {100 * floor.relative:.2g} % "
+            f"default: {format_us(self._default_us)} a step, noise floor {format_percent(floor.relative)} "
             f"({floor.n} launches of {format_seconds(seconds)}, "
             f"{format_us(min(floor.medians))} to {format_us(max(floor.medians))})"
         )
@@ -129,6 +139,9 @@ class Screen:
         left = self._plan.trials + self._plan.rounds * (1 + self._plan.finalists)
         budget = self._plan.budget_s
         limit = f", or until the budget of {format_seconds(budget)} is spent" if budget else ""
+        if not self._launched:
+            self._say(f"goes on with what earlier runs measured; {left} launches at most after the noise floor, in all")
+            return
         self._say(f"about {format_seconds(left * seconds)} for {left} more launches at most{limit}")
 
     def on_space(self, space: Space, count: enumeration.Count) -> None:
@@ -139,10 +152,11 @@ class Screen:
     def on_launch_start(self, intent: Intent) -> None:
         """Show what is running."""
         if self._task is not None:
-            self._progress.update(self._task, best=f"{self._best}  now: {_short(intent.candidate)}")
+            self._progress.update(self._task, now=f"now {intent.candidate}" + (self._best and f"; {self._best}"))
 
     def on_launch_end(self, launch: Launch) -> None:
         """Move on; say why a launch failed."""
+        self._launched = True
         if self._task is not None and launch.purpose not in ("drift", "evidence"):
             self._progress.advance(self._task)
         outcome = launch.outcome
@@ -153,7 +167,7 @@ class Screen:
         elif launch.purpose == "evidence":
             return  # a short launch that is timed for nobody
         elif launch.purpose != "search":
-            self._say(f"{launch.launch_id} {launch.candidate}: {self._with_gain(outcome.median_us)}")
+            self._say(f"{launch.launch_id} {launch.candidate}: {self._with_gain(launch.candidate, outcome.median_us)}")
         if isinstance(outcome, Measurement):
             for warning in outcome.warnings:
                 self._say(f"  {launch.launch_id}: {warning}")
@@ -161,9 +175,11 @@ class Screen:
     def on_trial(self, trial: TrialEntry, best: Ranked | None) -> None:
         """Say what a trial came to, and keep the best in sight."""
         if best is not None:
-            self._best = f"best {format_us(best.value_us)} {_short(best.candidate)}"
+            self._best = f"best {format_us(best.value_us)} {best.candidate}"
+        if trial.number == 0 and self._task is not None:
+            self._progress.advance(self._task)  # measured with the noise floor
         if trial.value_us is not None:
-            self._say(f"trial {trial.number} {trial.candidate}: {self._with_gain(trial.value_us)}")
+            self._say(f"trial {trial.number} {trial.candidate}: {self._with_gain(trial.candidate, trial.value_us)}")
         elif trial.state in _FAILED:
             self._say(f"trial {trial.number} {trial.candidate}: {trial.state}: {trial.reason}")
 
@@ -201,24 +217,32 @@ class Screen:
             return f"nccltune validate {conclusion.profile_file} --workload resnet   (does it help a model?)"
         if profile.settings and not profile.emulated:
             return f"docker run --env-file {conclusion.env_file} IMAGE"
-        return f"{self._plan.command(trials=2 * self._plan.trials)}   (goes on with more trials)"
+        return f"{as_typed(self._plan.command(trials=2 * self._plan.trials))}   (goes on with more trials)"
 
     # ---- pieces
 
     def _space(self, space: Space, count: enumeration.Count, known: set[str] | None = None) -> None:
         names = ", ".join(f"{dimension.name} ({len(dimension.values)})" for dimension in space.dimensions)
         self._say(f"space {space.name}: {count} distinct candidates; searched: {names or 'nothing'}")
-        for name, reason in space.removed.items():
-            if name not in (known or ()):
-                self._say(f"  not searched: {name}: {reason}")
+        for name, reason in _by_reason({n: r for n, r in space.removed.items() if n not in (known or ())}):
+            self._say(f"  not searched: {name}: {reason}")
 
-    def _with_gain(self, value_us: float) -> str:
-        if not self._default_us:
+    def _with_gain(self, candidate: Candidate, value_us: float) -> str:
+        if not self._default_us or candidate.is_default:
             return format_us(value_us)
         return f"{format_us(value_us)} ({format_share(self._default_us / value_us - 1)})"
 
     def _say(self, text: str) -> None:
-        self._err.print(text, markup=False)
+        if not self._err.is_terminal:
+            self._err.print(text, markup=False)
+            return
+        # Folded between words, and later lines set in: a terminal would cut words where its window ends.
+        first = len(text) - len(text.lstrip())
+        for line in textwrap.wrap(
+            text, max(40, self._err.width), subsequent_indent=" " * (first + 2), break_long_words=False,
+            break_on_hyphens=False,
+        ):  # fmt: skip
+            self._err.print(line, markup=False)
 
 
 def _rows(conclusion: Conclusion) -> Sequence[tuple[str, float, str, str]]:
@@ -250,7 +274,7 @@ def _gain(finalist: Finalist) -> str:
 
 def _account(verdict: Verdict) -> Sequence[str]:
     """What the answer cost, what limits it, and what would change it."""
-    floor = "" if verdict.noise_floor is None else f"; noise floor {100 * verdict.noise_floor:.2g} %"
+    floor = "" if verdict.noise_floor is None else f"; noise floor {format_percent(verdict.noise_floor)}"
     spent = format_seconds(verdict.gpu_s)
     lines = [
         f"spent     {verdict.launches} launches ({verdict.round_launches} in fresh rounds), {spent} of ranks{floor}"
@@ -262,6 +286,32 @@ def _account(verdict: Verdict) -> Sequence[str]:
     return lines
 
 
-def _short(candidate: Candidate, width: int = 60) -> str:
-    text = str(candidate)
-    return text if len(text) <= width else text[: width - 1] + "…"
+def as_typed(command: str) -> str:
+    """The command with the program as it was called: the ``bin`` of a virtual environment is seldom on ``PATH``."""
+    called = sys.argv[0]
+    if Path(called).name != "nccltune" or shutil.which("nccltune"):
+        return command
+    return shlex.quote(called) + command.removeprefix("nccltune")
+
+
+def _option(value: object) -> str:
+    """An option of a workload as it is typed: sizes are pairs of bytes and calls a step."""
+    if not isinstance(value, list):
+        return str(value)
+    return ",".join(f"{_bytes(size)}{f':{calls}' if calls != 1 else ''}" for size, calls in value)
+
+
+def _bytes(count: int) -> str:
+    for unit, factor in (("G", 1 << 30), ("M", 1 << 20), ("K", 1 << 10)):
+        if count % factor == 0:
+            return f"{count // factor}{unit}"
+    return str(count)
+
+
+def _by_reason(removed: Mapping[str, str]) -> Sequence[tuple[str, str]]:
+    """Values of one knob that are left out for one reason, on one line."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for entry, reason in removed.items():
+        name, equals, value = entry.partition("=")
+        found.setdefault((name + equals, reason), []).append(value)
+    return [(name + ", ".join(values), reason) for (name, reason), values in found.items()]

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..quantities import format_share
+from ..quantities import format_percent, format_share
 from ..records import DEFAULT, Candidate, Failure, Finalist, Launch, Verdict
 from .bounds import student
 from .sequence import Ended, Rule, of_gain
@@ -206,7 +206,7 @@ def _needed(best: Finalist, rule: Rule) -> str:
     quieter = apart * math.sqrt(rule.rounds) / quantile / math.sqrt(2)
     noise = found.spread / math.sqrt(2)
     advice = (
-        f"launches that differ by {100 * quieter:.2g} % instead of {100 * noise:.2g} %, "
+        f"launches that differ by {format_percent(quieter)} instead of {format_percent(noise)}, "
         "or a --min-gain that is farther away"
     )
     if rounds > _MOST_ROUNDS:
