@@ -53,6 +53,9 @@ def explain(paths: Sequence[Path]) -> dict[str, Any]:
     """
     if not paths:
         raise UsageError("No file to explain", "Name a log, the output of 'nvidia-smi topo -m', or traces")
+    for path in paths:
+        if path.is_dir():
+            raise StorageError(f"{path} is a folder", f"Name the files in it: {path}/*")
     try:
         kinds = {path: kind_of(_start(path)) for path in paths}
         if len(set(kinds.values())) > 1:
@@ -240,7 +243,7 @@ def words(answer: dict[str, Any]) -> str:
 def _log_words(answer: dict[str, Any]) -> Iterable[str]:
     if answer["class"]:
         yield f"Failed: {answer['class']} (blame: {answer['blame']}). {answer['root_line']}"
-        yield f"  {answer['advice']}."
+        yield f"  {answer['advice'].rstrip('.')}."
         again = (
             "the same settings may be tried again"
             if answer["retry_same_settings"]
@@ -258,11 +261,25 @@ def _log_words(answer: dict[str, Any]) -> Iterable[str]:
         "retry_same_settings",
         "stop_search",
     }
+    if len(answer["nccl_versions"]) < 2:
+        skip.add("nccl_versions")
+    if answer["network"] == "Socket":
+        skip.add("hcas_without_gdr")  # sockets have no GPUDirect to miss
     for key, value in answer.items():
-        if key not in skip and _is_said(value) and (key != "init_complete_ranks" or answer["nranks"]):
+        if key == "algo_proto":
+            yield from map(_choice_words, value)
+        elif key not in skip and _is_said(value) and (key != "init_complete_ranks" or answer["nranks"]):
             yield f"{key.replace('_', ' ')}: {_plain(value)}"
     for warning in answer["warnings"]:
         yield f"Note: {warning}"
+
+
+def _choice_words(choice: dict[str, Any]) -> str:
+    """For instance ``AllReduce of 1048576 bytes: Ring, LL, channels 0 to 23``."""
+    first, last = choice["channels"] or (None, None)
+    channels = "" if first is None else f", channel {first}" if first == last else f", channels {first} to {last}"
+    size = "" if choice["bytes"] is None else f" of {choice['bytes']} bytes"
+    return f"{choice['func']}{size}: {choice['algo']}, {choice['proto']}{channels}"
 
 
 def _is_said(value: Any) -> bool:

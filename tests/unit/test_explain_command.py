@@ -20,7 +20,16 @@ def test_a_log_as_one_object(capsys):
 
 def test_a_log_in_words(capsys):
     assert cli.run(["explain", str(LOG)]) == 0
-    assert "2.28.9" in capsys.readouterr().out
+    said = capsys.readouterr().out.splitlines()
+    assert "nccl version: 2.28.9" in said
+    assert "AllReduce of 64 bytes: Ring, LL, channel 0" in said
+    assert "AllReduce of 33554432 bytes: Ring, Simple, channels 0 to 23" in said
+    assert not any(line.startswith(("nccl versions", "hcas without gdr", "algo proto")) for line in said)
+
+
+def test_a_folder_is_told_apart_from_a_wrong_name(tmp_path, capsys):
+    assert cli.run(["explain", str(tmp_path)]) == 1
+    assert f"{tmp_path} is a folder. Name the files in it: {tmp_path}/*" in capsys.readouterr().err
 
 
 def test_a_matrix(tmp_path, capsys):
