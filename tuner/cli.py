@@ -29,7 +29,9 @@ _STRICT = {"ship": 0, "unconfirmed": 0, "keep-default": 3, "no-verdict": 4}
 app = App(
     name="nccltune",
     version=f"nccltune {__version__}",
-    help="Tune NCCL settings for this cluster and this training job, and end in a verdict that can be acted on.",
+    usage="Usage: nccltune [COMMAND] [OPTIONS]",
+    help="Tune NCCL settings for this cluster and this training job, and end in a verdict that can be acted on. "
+    "Without a command and --workload: say what was found and what would be run, and start nothing.",
     help_epilogue="Example: nccltune --workload resnet --trials 50",
     result_action="return_value",
     exit_on_error=False,
@@ -85,7 +87,8 @@ def tune(
         workload: What is timed: allreduce, allgather, reducescatter, resnet, transformer, fsdp; a model of your own,
             my_package.train:build; or a script of your own, train.py, its arguments behind --.
         trials: Candidates to measure. Default: 50 on GPUs, 8 on a CPU machine.
-        budget: Wall time of all launches, for instance 30m.
+        budget: Wall time of the launches before the fresh rounds, for instance 30m. Default: 2m on a CPU machine
+            without --trials.
         space: What may be tried: auto, the name of a space, or the path of a space file.
         sizes: Message sizes of a collective: 32M, or a mix with calls a step, 1M:20,32M:4.
         dtype: Data type of a collective: bf16, fp16, fp32.
@@ -380,6 +383,7 @@ def validate(
     sizes: Annotated[str | None, Parameter(allow_leading_hyphen=True)] = None,
     dtype: str | None = None,
     batch_size: Annotated[str | None, Parameter(allow_leading_hyphen=True)] = None,
+    sequence: Annotated[str | None, Parameter(allow_leading_hyphen=True)] = None,
     min_gain: Annotated[str | None, Parameter(allow_leading_hyphen=True)] = None,
     rounds: int | None = None,
     nproc: int | None = None,
@@ -387,6 +391,7 @@ def validate(
     launch_prefix: str = "",
     rendezvous: str | None = None,
     out: Path = Path(),
+    arguments: Annotated[tuple[str, ...] | None, Parameter(parse=False)] = None,
     json: _Flag = False,
     verbose: _Flag = False,
 ) -> int:
@@ -400,6 +405,7 @@ def validate(
         sizes: Message sizes of a collective. Default: the profile's.
         dtype: Data type of a collective. Default: the profile's.
         batch_size: Samples of one rank in one step of a model. Default: the profile's.
+        sequence: Tokens of one sample of a transformer. Default: the profile's.
         min_gain: Smallest gain that is worth a change. Default: the profile's.
         rounds: Most fresh mirrored rounds. Default: 20 on GPUs, 6 on a CPU machine.
         nproc: Ranks a node. Default: the profile's.
@@ -407,6 +413,7 @@ def validate(
         launch_prefix: Words before torchrun's, for instance "srun -N2 --ntasks-per-node=1".
         rendezvous: Host where the agents meet. Default: the first host of the allocation.
         out: Folder that holds runs/.
+        arguments: Of the user's script, or None where there is no --.
         json: Print the result as JSON.
         verbose: Say more on the standard error stream.
     """
@@ -417,7 +424,8 @@ def validate(
     options = stage.Options(
         profile=profile,
         workload=workload,
-        given={"sizes": sizes, "dtype": dtype, "batch_size": batch_size},
+        arguments=arguments,
+        given={"sizes": sizes, "dtype": dtype, "batch_size": batch_size, "sequence": sequence},
         nproc=nproc,
         nnodes=nnodes,
         launch_prefix=launch_prefix,
@@ -430,12 +438,20 @@ def validate(
     for line in job.changed:
         _warn(f"changed since the profile was measured: {line}")
     with _signals() as stop, terminal.Screen(job.plan) as screen:
-        result = stage.run(job, screen, stop.is_set)
+        try:
+            result = stage.run(job, screen, stop.is_set)
+        except Interrupted as error:
+            raise Interrupted(error.what, "what was measured is kept; run the same command again to go on") from error
     if json:
         _print_json(result.model_dump(mode="json"))
     else:
         _print([f"{result.sentence}.", *([f"launches  {result.runs}"] if result.runs else [])])
     return stage.STATUS[result.word]
+
+
+# The usage and the example above are the main job's.
+for _name in (name for name in app if not name.startswith("-")):
+    app[_name].usage, app[_name].help_epilogue = None, ""
 
 
 def main() -> NoReturn:

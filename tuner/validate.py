@@ -57,6 +57,7 @@ class Options:
     Attributes:
         profile: Folder or file of the profile.
         workload: Another workload than the profile's, or ``None``.
+        arguments: Of the user's script, or ``None`` where there was no ``--``; then the profile's.
         given: Options of the workload, as text; those of the profile hold otherwise.
         min_gain: Smallest gain that is worth a change; the profile's where ``None``.
         rounds: Most fresh rounds, or ``None`` for what suits the machine.
@@ -65,6 +66,7 @@ class Options:
 
     profile: Path
     workload: str | None = None
+    arguments: tuple[str, ...] | None = None
     given: Mapping[str, str | None] = field(default_factory=dict)
     nproc: int | None = None
     nnodes: int | None = None
@@ -187,6 +189,7 @@ def _plan(options: Options, profile: profiles.Profile, environ: Mapping[str, str
         nproc = min(int(world), len(found.gpus)) if found.backend == "nccl" else int(world)
     words = PlanOptions(
         workload=options.workload or profile.workload,
+        arguments=_arguments(options, profile),
         given=options.given,
         trials=1,
         nproc=nproc or None,
@@ -202,10 +205,18 @@ def _plan(options: Options, profile: profiles.Profile, environ: Mapping[str, str
     )
     plan = prepare_plan(words, environ)
     changes: dict[str, Any] = {"facts": _without_files(plan.facts, profile)}
-    if plan.workload.name == profile.workload:
+    if plan.workload.name == profile.workload and not plan.workload.own_module:
         asked = {name: plan.workload_options[name] for name, text in options.given.items() if text is not None}
         changes["workload_options"] = {**profile.workload_options, **asked}
     return replace(plan, **changes)
+
+
+def _arguments(options: Options, profile: profiles.Profile) -> tuple[str, ...] | None:
+    """What the user's script is started with: as given now, or as it was measured."""
+    measured = profile.workload_options.get("arguments")
+    if options.arguments is not None or options.workload is not None or not isinstance(measured, list):
+        return options.arguments
+    return tuple(map(str, measured))
 
 
 def _without_files(facts: machine.Facts, profile: profiles.Profile) -> machine.Facts:
@@ -227,6 +238,10 @@ def _without_files(facts: machine.Facts, profile: profiles.Profile) -> machine.F
 def _changed(profile: profiles.Profile, plan: Plan) -> tuple[str, ...]:
     before = {"workload": profile.workload, "world size": profile.conditions.get("world size", "unknown")}
     now = {"workload": plan.workload.name, "world size": str(plan.placement.world_size)}
+    if plan.workload.own_module and plan.workload.name == profile.workload:
+        digest = "its file (SHA-256)"
+        before[digest] = str(profile.workload_options.get("sha256", "unknown"))
+        now[digest] = str(plan.workload_options.get("sha256", "unknown"))
     return (*guard.differing(profile, plan.facts, {}), *machine.differences(before, now))
 
 

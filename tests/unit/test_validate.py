@@ -183,6 +183,20 @@ def test_what_changed_is_named(make):
     assert make.job().changed == ()
 
 
+def test_a_script_of_ones_own_is_started_as_it_was_and_a_change_of_it_is_named(make, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text("print(1)")
+    was = {"script": "train.py", "arguments": ["--lr", "1"], "sha256": "0" * 16}
+    make.profile(workload="train.py", workload_options=was)
+    job = make.job()
+    assert job.plan.workload_options["arguments"] == ["--lr", "1"]
+    assert [line for line in job.changed if "SHA-256" in line]
+    runner = FakeRunner(speed(800))
+    run(job, runner)
+    assert runner.requests[0].options == {**job.plan.workload_options}
+    assert make.job(arguments=("--lr", "2")).plan.workload_options["arguments"] == ["--lr", "2"]
+
+
 # ---- what it makes of the profile
 
 
