@@ -314,13 +314,15 @@ def _profile(plan: Plan, ledger: Ledger, verdict: Verdict) -> profiles.Profile:
         launches=len(ledger.launches),
         gpu_s=round(plan.placement.world_size * sum(launch.wall_s for launch in ledger.launches), 1),
     )
+    settings = verdict.candidate.settings if verdict.word == "ship" else {}
     return profiles.Profile(
         cluster=plan.cluster,
         study=plan.study,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         verdict=verdict.word,
         sentence=verdict.sentence,
-        settings=verdict.candidate.settings if verdict.word == "ship" else {},
+        settings=settings,
+        classes={name: plan.catalogue.knobs[name].docs for name in settings},
         workload=plan.workload.name,
         workload_options=dict(plan.workload_options),
         backend=plan.backend,

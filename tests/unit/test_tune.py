@@ -65,6 +65,7 @@ def test_a_faster_candidate_is_shipped_with_its_settings_in_the_profile(make_pla
     assert "OMP_NUM_THREADS=2" in conclusion.env_file.read_text().splitlines()
     profile = yaml.safe_load(conclusion.profile_file.read_text())
     assert profile["settings"] == {"OMP_NUM_THREADS": "2"}
+    assert profile["classes"] == {"OMP_NUM_THREADS": "system"}
     assert len(profile["numbers"]["pairs"]) == 6
     assert profile["numbers"]["gain"] == pytest.approx(0.25, abs=0.02)
 

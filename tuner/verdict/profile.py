@@ -77,6 +77,7 @@ class Profile(Record):
     Attributes:
         cluster: Name of the profile's folder.
         settings: Name to value; empty when the defaults are to be kept.
+        classes: Setting to its documentation class, as the release that measured it knew it.
         emulated: NCCL nodes that were emulated on one machine, 0 for none; such a profile is for study only.
         collective_only: The workload was a collective alone, so that the effect on a model step is unknown.
         withheld: The command that writes the settings into the env file, where it has none since they were measured
@@ -95,6 +96,7 @@ class Profile(Record):
     verdict: str
     sentence: str
     settings: dict[str, str] = {}
+    classes: dict[str, str] = {}
     workload: str
     workload_options: dict[str, Any] = {}
     backend: str

@@ -9,12 +9,13 @@ from typing import Any
 
 from ..errors import ProfileError, SpaceError
 from ..space.document import Document, read_document
-from .profile import ENV_FILE, PROFILE_FILE, SCHEMA_VERSION, Profile
+from .profile import ENV_FILE, PROFILE_FILE, SCHEMA_VERSION, Profile, one_line
 
 _NCCL_NAME = re.compile(r"NCCL_[A-Z0-9_]+", re.ASCII)
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 _LONGEST = 1023  # bytes of a value that NCCL's reader keeps (src/misc/param.cc, setEnvFile)
 _LARGEST = 1 << 20  # bytes of a profile
+_SHOWN = 80  # characters of a wrong name in a message
 _AGAIN = "correct the line, or run the study's command again to write the profile anew"
 # A knob's own line in the catalogue. The whole catalogue costs a quarter of the time that `nccltune check` may take.
 _CATALOGUE_NAME = re.compile(r"^  ([A-Z][A-Z0-9_]*):", re.MULTILINE)
@@ -44,7 +45,7 @@ def read_profile(path: Path, *, thoroughly: bool = True) -> Profile:
         profile = document.parse(Profile)
         _check(document, profile, thoroughly)
     except SpaceError as error:
-        raise ProfileError(error.what, error.do or _AGAIN) from None
+        raise ProfileError(one_line(error.what), one_line(error.do) or _AGAIN) from None
     return profile
 
 
@@ -67,21 +68,21 @@ def _document(file: Path) -> Document:
     try:
         return read_document(file)
     except SpaceError as error:
-        raise ProfileError(error.what, error.do or _AGAIN) from None
+        raise ProfileError(one_line(error.what), one_line(error.do) or _AGAIN) from None
 
 
 def _check(document: Document, profile: Profile, thoroughly: bool) -> None:
     for name, value in profile.settings.items():
         where = ("settings", name)
         if not _NCCL_NAME.fullmatch(name) and name not in catalogue_names():
-            raise document.problem(where, f"'{_shown(name)}' is no setting of NCCL and none of the catalogue")
+            raise document.problem(where, f"'{name[:_SHOWN]}' is no setting of NCCL and none of the catalogue")
         if not value or not value.isprintable():
             raise document.problem(where, "the value is empty or not one printable line")
         if len(value.encode()) > _LONGEST:
             raise document.problem(where, f"the value is longer than the {_LONGEST} bytes that NCCL reads")
     for name in profile.inherited:
         if not _NAME.fullmatch(name):
-            raise document.problem(("inherited", name), f"'{_shown(name)}' is no name of an environment variable")
+            raise document.problem(("inherited", name), f"'{name[:_SHOWN]}' is no name of an environment variable")
     if thoroughly:
         _check_values(document, profile)
 
@@ -109,7 +110,3 @@ def catalogue_names() -> frozenset[str]:
 def json_schema() -> dict[str, Any]:
     """The JSON schema of ``profile.yaml``; published as ``profile.schema.json`` in this folder."""
     return {**Profile.model_json_schema(), "$schema": "https://json-schema.org/draft/2020-12/schema"}
-
-
-def _shown(name: str) -> str:
-    return "".join(character if character.isprintable() else "?" for character in name)[:80]
