@@ -1,6 +1,6 @@
 """The user's own model: a function ``build(context)`` that returns model, batch and step.
 
-Options: ``factory``, ``module:function``; ``sha256``, what the module's file must be.
+Options: ``factory``, ``module:function``; ``sha256``, how that of the module's file must begin.
 
 What the function returns is ``(model, batch, step)`` or ``(model, batch, step, optimizer)``, or any object with
 these attributes. ``step(model, batch)`` computes a loss and returns it; the rest of a training step is done here:
@@ -64,7 +64,7 @@ def build(context: Context) -> Workload:
         WorkloadError: There is no such factory, or it returns something else than is wanted.
     """
     word = str(context.options.get("factory"))
-    job = job_of(load(word, context.options.get("sha256"))(context), word)
+    job = job_of(load(word, str(context.options.get("sha256", "")))(context), word)
     job.model.to(context.device)
     batch, model = moved(job.batch, context.device), wrapped(job.model, context)
     types = {_NAMES.get(str(each.dtype)) for each in job.model.parameters() if each.requires_grad}
@@ -76,7 +76,7 @@ def build(context: Context) -> Workload:
     )
 
 
-def load(word: str, sha256: str | None = None) -> Factory:
+def load(word: str, sha256: str = "") -> Factory:
     """Import a factory.
 
     The working folder comes last on Python's path, so that a user's ``queue.py`` does not stand for the standard
@@ -84,7 +84,7 @@ def load(word: str, sha256: str | None = None) -> Factory:
 
     Args:
         word: ``module:function``.
-        sha256: What the module's file must be; ``None`` for anything.
+        sha256: How that of the module's file must begin.
 
     Returns:
         The function.
@@ -97,7 +97,7 @@ def load(word: str, sha256: str | None = None) -> Factory:
     if os.getcwd() not in sys.path:  # noqa: PTH109 - as a text
         sys.path.append(os.getcwd())  # noqa: PTH109
     module = importlib.import_module(name)
-    if sha256 and module.__file__ and hashlib.sha256(Path(module.__file__).read_bytes()).hexdigest() != sha256:
+    if module.__file__ and not hashlib.sha256(Path(module.__file__).read_bytes()).hexdigest().startswith(sha256):
         raise WorkloadError(f"{module.__file__} is not the file with which the study began; start a new study")
     found: Any = module
     for part in path.split("."):
