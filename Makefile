@@ -11,19 +11,19 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 LIST := $(VENV)/files.txt
 SOURCES := $(shell find tuner workloads search_spaces -type f ! -name '*.pyc' 2>/dev/null | LC_ALL=C sort)
 
-.PHONY: tune test lint unit launch packaging setup clean help FORCE
+.PHONY: tune test lint unit simulation launch packaging setup clean help FORCE
 .DEFAULT_GOAL := help
 
 help:
 	@echo 'make tune [ARGS="--workload allreduce --trials 20"]   run the main job'
 	@echo 'make test                                             run every check'
-	@echo 'make lint | unit | launch | packaging                 run a part of them'
+	@echo 'make lint | unit | simulation | launch | packaging    run a part of them'
 	@echo 'make clean                                            remove .venv and caches'
 
 tune: $(VENV)/installed
 	@$(BIN)/nccltune $(ARGS)
 
-test: lint unit launch packaging
+test: lint unit simulation launch packaging
 
 lint: $(VENV)/developing
 	$(BIN)/ruff check .
@@ -32,7 +32,10 @@ lint: $(VENV)/developing
 	$(BIN)/lint-imports
 
 unit: $(VENV)/developing
-	$(BIN)/pytest -q -n 2 -m "not launch and not packaging and not gpu"
+	$(BIN)/pytest -q -n 2 -m "not launch and not packaging and not gpu and not simulation"
+
+simulation: $(VENV)/developing
+	$(BIN)/pytest -q -n 2 -m simulation
 
 # Launches share two cores with their own workers: one at a time, or their times and limits mean nothing.
 launch: $(VENV)/developing
@@ -49,7 +52,7 @@ $(VENV)/dependencies: pyproject.toml constraints.txt
 	  echo "set up $(VENV) with the torch of $(PYTHON)"; \
 	  $(PYTHON) -m venv --system-site-packages $(VENV) && grep -v '^torch==' constraints.txt > $(VENV)/constraints.txt; \
 	else \
-	  echo "set up $(VENV) with $$(grep '^torch==' constraints.txt)"; \
+	  echo "set up $(VENV) with $$(grep '^torch==' constraints.txt), which takes some minutes"; \
 	  $(PYTHON) -m venv $(VENV) && cp constraints.txt $(VENV)/constraints.txt; \
 	fi
 	@$(PIP) install --constraint $(VENV)/constraints.txt setuptools

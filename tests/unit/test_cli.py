@@ -129,3 +129,15 @@ def test_closed_standard_streams_are_never_taken_by_other_files():
         "sys.exit(0 if os.open(os.devnull, os.O_RDONLY) > 2 else 1)\n"
     )
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+def test_the_example_is_the_main_jobs_alone(capsys):
+    assert cli.run(["--help"]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith("Usage: nccltune [COMMAND] [OPTIONS]")
+    assert "Example: nccltune --workload" in said
+    assert "start nothing" in " ".join(said.split())
+    assert cli.run(["knobs", "--help"]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith("Usage: nccltune knobs")
+    assert "Example" not in said
