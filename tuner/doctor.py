@@ -165,7 +165,7 @@ def checklist(facts: Facts, probe: probes.Probe | None = None) -> Iterator[Answe
 
 
 def _cuda(facts: Facts) -> Answer:
-    question = "is CUDA there"
+    question = "CUDA is there"
     if not facts.gpus:
         return Answer(question, "no", facts.gpu_error or "no GPU is visible")
     if facts.torch is None or facts.torch.cuda is None:
@@ -175,7 +175,7 @@ def _cuda(facts: Facts) -> Answer:
 
 
 def _all_gpus(facts: Facts) -> Answer:
-    question, total = "are all GPUs seen", len(facts.gpus) + facts.hidden
+    question, total = "all GPUs are seen", len(facts.gpus) + facts.hidden
     if not total:
         return Answer(question, "no" if facts.driver else "unknown", facts.gpu_error or "there is none")
     if facts.hidden:
@@ -184,7 +184,7 @@ def _all_gpus(facts: Facts) -> Answer:
 
 
 def _nccl(facts: Facts, probe: probes.Probe | None) -> Answer:
-    question, nccl = "which NCCL", facts.nccl
+    question, nccl = "NCCL is known", facts.nccl
     if facts.torch is None or not facts.torch.has_nccl:
         return Answer(question, "no", "there is no torch that is built with NCCL")
     if probe and probe.log and probe.log.version:
@@ -195,7 +195,7 @@ def _nccl(facts: Facts, probe: probes.Probe | None) -> Answer:
 
 
 def _topology(facts: Facts) -> Answer:
-    question = "which topology"
+    question = "the topology is known"
     if len(facts.gpus) < 2:
         return Answer(question, "no", "it takes two GPUs to have one")
     if facts.topology is None or not facts.topology.links:
@@ -204,7 +204,7 @@ def _topology(facts: Facts) -> Answer:
 
 
 def _interface(facts: Facts, probe: probes.Probe | None) -> Answer:
-    question = "which network interface"
+    question = "the network interface is known"
     if probe and probe.log and probe.log.network:
         names = probe.log.ib_devices if probe.log.network == "IB" else probe.log.socket_interfaces
         return Answer(question, "yes", " ".join([probe.log.network, *names]))
@@ -215,7 +215,7 @@ def _interface(facts: Facts, probe: probes.Probe | None) -> Answer:
 
 
 def _adds(probe: probes.Probe | None) -> Answer:
-    question = "does a process group come up and add correctly"
+    question = "a process group comes up and adds correctly"
     if probe is None:
         return Answer(question, "unknown", _PROBE)
     world = probe.world

@@ -76,12 +76,12 @@ def test_a_healthy_machine_is_fit_and_only_a_launch_can_answer_the_rest():
     assert report.fit
     assert names(report) == []
     assert answers(report) == {
-        "is CUDA there": "yes",
-        "are all GPUs seen": "yes",
-        "which NCCL": "yes",
-        "which topology": "yes",
-        "which network interface": "unknown",
-        "does a process group come up and add correctly": "unknown",
+        "CUDA is there": "yes",
+        "all GPUs are seen": "yes",
+        "NCCL is known": "yes",
+        "the topology is known": "yes",
+        "the network interface is known": "unknown",
+        "a process group comes up and adds correctly": "unknown",
     }
     assert list(doctor.lines(report))[-1] == "fit to be tuned"
 
@@ -89,15 +89,15 @@ def test_a_healthy_machine_is_fit_and_only_a_launch_can_answer_the_rest():
 def test_a_machine_without_gpu_is_fit_for_what_can_be_tuned_there():
     report = judged(machine(0))
     assert report.fit
-    assert answers(report)["is CUDA there"] == "no"
-    assert answers(report)["which NCCL"] == "no"
+    assert answers(report)["CUDA is there"] == "no"
+    assert answers(report)["NCCL is known"] == "no"
 
 
 def test_hidden_gpus_are_named():
     report = judged(machine(2, hidden=6))
     assert report.fit
     assert names(report) == ["gpus_hidden"]
-    assert answers(report)["are all GPUs seen"] == "no"
+    assert answers(report)["all GPUs are seen"] == "no"
     assert "2 of 8" in "\n".join(doctor.lines(report))
 
 
@@ -239,8 +239,8 @@ def test_a_sound_probe_answers_the_checklist():
     report = with_probe(probed(part("0-1", speed=300.0), log=log, libraries=("/site/libnccl.so.2",)))
     assert report.fit
     assert names(report) == []
-    assert answers(report)["does a process group come up and add correctly"] == "yes"
-    assert answers(report)["which network interface"] == "yes"
+    assert answers(report)["a process group comes up and adds correctly"] == "yes"
+    assert answers(report)["the network interface is known"] == "yes"
     assert "IB mlx5_0" in "\n".join(doctor.lines(report))
 
 
@@ -254,7 +254,7 @@ def test_a_broken_pair_is_named_with_the_advice_for_its_kind_of_path(state, name
     assert names(report) == [name]
     assert report.faults[0].what.startswith("GPUs 0 and 3 (PHB) ")
     assert "ACS" in report.faults[0].do
-    assert answers(report)["does a process group come up and add correctly"] == "no"
+    assert answers(report)["a process group comes up and adds correctly"] == "no"
     assert "nvlink" in with_probe(probe).faults[0].do
     assert with_probe(probe, machine(0)).faults[0].what.startswith("Ranks 0 and 3 ")
 
@@ -311,7 +311,7 @@ def test_a_probe_that_never_started_carries_the_launch_s_own_advice():
     assert names(report) == ["probe_failed"]
     assert not report.fit
     assert report.faults[0].do == "Raise it"
-    assert answers(report)["does a process group come up and add correctly"] == "no"
+    assert answers(report)["a process group comes up and adds correctly"] == "no"
 
 
 def test_a_group_that_hangs_points_at_the_pairs():
