@@ -316,6 +316,7 @@ def prepare(options: Options, environ: Mapping[str, str]) -> Plan:
     placement = place(
         backend=facts.backend,
         gpus=len(facts.gpus),
+        cores=facts.cpu.cores_usable,
         nproc=options.nproc,
         nnodes=options.nnodes,
         emulate_nodes=options.emulate_nodes,

@@ -60,3 +60,10 @@ def test_several_emulated_nodes_of_several_ranks():
     assert (placement.nccl_nodes, placement.nnodes, placement.world_size) == (2, 1, 8)
     with pytest.raises(NccltuneError):
         place(backend="nccl", gpus=8, emulate_nodes=3)
+
+
+def test_more_ranks_than_the_cores_can_hold_are_refused_on_the_cpu_alone():
+    assert place(backend="gloo", gpus=0, cores=2, nproc=8).world_size == 8
+    with pytest.raises(UsageError, match="give --nproc 64 or fewer"):
+        place(backend="gloo", gpus=0, cores=2, nproc=100_000)
+    assert place(backend="nccl", gpus=8, cores=1).world_size == 8

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from ..errors import MachineError, UsageError
 from ..records import Backend, Placement
 
+_RANKS_A_CORE = 32
 _FIRST_HOST = re.compile(r"(?P<stem>[^,\[]+)(?:\[(?P<ranges>[^\]]+)\](?P<tail>[^,\[]*))?")
 
 
@@ -17,6 +18,7 @@ def place(
     *,
     backend: Backend,
     gpus: int,
+    cores: int | None = None,
     nproc: int | None = None,
     nnodes: int | None = None,
     emulate_nodes: int = 0,
@@ -29,6 +31,7 @@ def place(
     Args:
         backend: Of the process group; on ``nccl`` every rank needs a GPU of its own.
         gpus: Visible GPUs of this machine.
+        cores: Usable cores of this machine; ``None`` for no limit of ranks on gloo.
         nproc: Ranks a node, or ``None`` for all GPUs (two ranks on gloo).
         nnodes: Nodes of the launch prefix, or ``None`` to read them from srun's own words.
         emulate_nodes: NCCL nodes to emulate on this machine; 0 for none.
@@ -51,7 +54,7 @@ def place(
         raise UsageError(f"'{launch_prefix}' does not say how many nodes it reaches", "add --nnodes N")
     if emulate_nodes and nodes > 1:
         raise UsageError("--emulate-nodes is for one machine", "leave out --emulate-nodes or --launch-prefix")
-    ranks = _ranks(backend, gpus, nproc, nodes)
+    ranks = _ranks(backend, gpus, cores, nproc, nodes)
     if emulate_nodes and (emulate_nodes < 2 or ranks % emulate_nodes):
         raise UsageError(
             f"{ranks} ranks cannot be split evenly over {emulate_nodes} emulated nodes",
@@ -67,7 +70,7 @@ def place(
     )
 
 
-def _ranks(backend: Backend, gpus: int, nproc: int | None, nodes: int) -> int:
+def _ranks(backend: Backend, gpus: int, cores: int | None, nproc: int | None, nodes: int) -> int:
     if nproc is not None and nproc < 1:
         raise UsageError(f"--nproc {nproc} starts no rank", "give at least 1, or leave it out")
     if backend == "nccl" and nproc is not None and nproc > gpus:
@@ -75,6 +78,9 @@ def _ranks(backend: Backend, gpus: int, nproc: int | None, nodes: int) -> int:
             f"--nproc {nproc} asks for more ranks than the {gpus} visible GPUs, and NCCL wants a GPU for each",
             f"give --nproc {gpus} or fewer, or look at CUDA_VISIBLE_DEVICES",
         )
+    most = _RANKS_A_CORE * cores if backend == "gloo" and cores else None
+    if most is not None and nproc is not None and nproc > most:
+        raise UsageError(f"--nproc {nproc} is more ranks than {cores} cores can hold", f"give --nproc {most} or fewer")
     ranks = nproc or (gpus if backend == "nccl" else 2)
     if ranks * nodes < 2:
         raise (UsageError if nproc else MachineError)(
