@@ -24,7 +24,7 @@ from .quantities import parse_seconds, parse_share
 _DIFFERS = 5
 _Flag = Annotated[bool, Parameter(negative="", show_default=False)]
 _COMMANDS = ("check", "doctor", "explain", "export", "knobs", "validate")
-_STRICT = {"ship": 0, "unconfirmed": 0, "keep-default": 3, "no-verdict": 4}
+_STRICT = {"ship": 0, "keep-default": 3, "no-verdict": 4}
 
 app = App(
     name="nccltune",
