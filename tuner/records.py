@@ -261,16 +261,35 @@ class Communication(Record):
     inflation: float | None = None
 
 
+class FirstStep(Record):
+    """What the first step of a model came to, rank by rank; the same in every launch but for rounding.
+
+    Attributes:
+        loss: Empty where the step does not tell it.
+        gradient: Sums of shares of the gradients, with random signs that depend on their place; the distance between
+            those of two launches estimates the distance between their gradients.
+        norm: Of all gradients.
+        tolerance: How far launches may differ, as a share of the loss and of the norm.
+    """
+
+    loss: tuple[float, ...] = ()
+    gradient: tuple[tuple[float, ...], ...]
+    norm: tuple[float, ...]
+    tolerance: float
+
+
 class Checks(Record):
     """Outcome of the known-answer collectives.
 
     Attributes:
         cases: How many collectives were compared; 0 means that none was.
         failures: One line for each wrong one.
+        first_step: Of a model workload; held against the default's by the tuner.
     """
 
     cases: int = 0
     failures: tuple[str, ...] = ()
+    first_step: FirstStep | None = None
 
 
 class Evidence(Record):

@@ -295,9 +295,11 @@ def as_typed(command: str) -> str:
 
 
 def _option(value: object) -> str:
-    """An option of a workload as it is typed: sizes are pairs of bytes and calls a step."""
+    """An option of a workload as it is typed: sizes are pairs of bytes and calls a step, arguments are words."""
     if not isinstance(value, list):
         return str(value)
+    if not all(isinstance(each, list) for each in value):
+        return shlex.quote(shlex.join(value))
     return ",".join(f"{_bytes(size)}{f':{calls}' if calls != 1 else ''}" for size, calls in value)
 
 

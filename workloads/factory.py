@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from . import first_step
 from .failure import WorkloadError
 from .harness import main
 from .workload import Context, Workload
@@ -73,6 +74,9 @@ def build(context: Context) -> Workload:
         step=training_step(job, model, batch, word),
         message_bytes=max(4, min(size, _BUCKET_BYTES)),
         dtypes=tuple(sorted(name for name in types if name)) or ("fp32",),
+        first_step=lambda: first_step.take(model, lambda: checked_loss(job, model, batch, word)),
+        # Whether the step computes in a shorter type by autocast cannot be seen from here.
+        computes_in="bf16" if context.on_gpu else "fp32",
     )
 
 
@@ -199,23 +203,43 @@ def training_step(job: Job, model: nn.Module, batch: Any, word: str) -> Callable
     Returns:
         The step; raises ``WorkloadError`` where the user's step returns something that has no gradient.
     """
-    import torch
 
     def step() -> None:
         (job.optimizer or model).zero_grad()
-        loss = job.step(model, batch)
+        loss = checked_loss(job, model, batch, word)
         if loss is None:
             return
-        if not isinstance(loss, torch.Tensor) or loss.numel() != 1 or not loss.requires_grad:
-            raise WorkloadError(
-                f"step of {word} returned {_kind(loss)}; a loss of one element with a gradient is wanted, or None when"
-                " it has called backward() itself"
-            )
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         if job.optimizer is not None:
             job.optimizer.step()
 
     return step
+
+
+def checked_loss(job: Job, model: nn.Module, batch: Any, word: str) -> Any:
+    """Call the user's step.
+
+    Args:
+        job: What the factory returned.
+        model: Wrapped.
+        batch: On the device.
+        word: Names the factory.
+
+    Returns:
+        The loss, or ``None``.
+
+    Raises:
+        WorkloadError: It returned something that has no gradient.
+    """
+    import torch
+
+    loss = job.step(model, batch)
+    if loss is None or (isinstance(loss, torch.Tensor) and loss.numel() == 1 and loss.requires_grad):
+        return loss
+    raise WorkloadError(
+        f"step of {word} returned {_kind(loss)}; a loss of one element with a gradient is wanted, or None when it has"
+        " called backward() itself"
+    )
 
 
 def _kind(value: Any) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from . import transformer
+from . import first_step, transformer
 from .failure import Unsupported
 from .harness import main
 from .workload import Context, Workload
@@ -46,12 +46,14 @@ def build(context: Context) -> Workload:
         shard(block, **how)
     shard(model, **how)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
-    step = transformer.training_step(context, chosen, model, optimizer, autocast=False)
+    loss = transformer.forward(context, chosen, model, autocast=False)
     return Workload(
-        step=step,
+        step=transformer.training_step(optimizer, loss),
         message_bytes=largest * _BYTES["fp32"],
         dtypes=tuple(dict.fromkeys((parameters, "fp32"))),
         metrics=transformer.metrics(chosen),
+        first_step=lambda: first_step.take(model, loss),
+        computes_in=parameters,
     )
 
 

@@ -186,6 +186,7 @@ class Run:
         began = time.monotonic()
         workload = self._guarded(lambda: self._build(build))
         build_s = time.monotonic() - began
+        first_step = self._guarded(lambda: self._first_step(workload))
         measure = self._plan(workload, clock)
         warm = self._guarded(measure.warm_up)
         self._heartbeat.enter("timed")
@@ -205,7 +206,7 @@ class Run:
             "flat": warm.flat,
             **self._numbers(workload, timed),
             "communication": communication,
-            "checks": checks,
+            "checks": checks if first_step is None else {**checks, "first_step": first_step},
             "ranks": ranks,
             "parts_s": parts_s,
             "warnings": self._warnings,
@@ -227,6 +228,18 @@ class Run:
             raise WorkloadError(f"build returned {type(workload).__name__}, not a Workload")
         checks.probe(workload.dtypes, self._group.device)
         return workload
+
+    def _first_step(self, workload: Workload) -> dict[str, Any] | None:
+        if workload.first_step is None or not self._request.checks:
+            return None
+        from .first_step import TOLERANCE
+
+        gathered = self._group.control.gather("first step", workload.first_step())
+        self._heartbeat.beat(1)
+        if gathered is None:
+            return None
+        numbers = {name: [each[name] for each in gathered] for name in gathered[0]}
+        return {**numbers, "tolerance": TOLERANCE[workload.computes_in]}
 
     def _plan(self, workload: Workload, clock: HostClock) -> Measure:
         from .measure import Measure

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from . import first_step
 from .harness import main
 from .workload import Context, Numbers, Workload
 
@@ -49,17 +50,26 @@ def build(context: Context) -> Workload:
     images = torch.randn(batch, 3, size, size, generator=generator).to(device=context.device, memory_format=layout)
     labels = torch.randint(1000, (batch,), generator=generator).to(context.device)
 
+    def loss() -> Any:
+        with torch.autocast(context.device.type, torch.bfloat16, enabled=context.on_gpu):
+            return nn.functional.cross_entropy(model(images), labels)
+
     def step() -> None:
         optimizer.zero_grad()
-        with torch.autocast(context.device.type, torch.bfloat16, enabled=context.on_gpu):
-            loss: Any = nn.functional.cross_entropy(model(images), labels)
-        loss.backward()
+        loss().backward()
         optimizer.step()
 
     def metrics(numbers: Numbers) -> dict[str, float]:
         return {"images_per_s": batch * numbers.world_size / numbers.step_us * 1e6}
 
-    return Workload(step=step, message_bytes=BUCKET_BYTES, dtypes=("fp32",), metrics=metrics)
+    return Workload(
+        step=step,
+        message_bytes=BUCKET_BYTES,
+        dtypes=("fp32",),
+        metrics=metrics,
+        first_step=lambda: first_step.take(model, loss),
+        computes_in="bf16" if context.on_gpu else "fp32",
+    )
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from . import first_step
 from .failure import WorkloadError
 from .harness import main
 from .workload import Context, Numbers, Workload
@@ -42,8 +43,15 @@ def build(context: Context) -> Workload:
         network(context, chosen), device_ids=devices, gradient_as_bucket_view=not context.on_gpu
     )
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
-    step = training_step(context, chosen, model, optimizer, autocast=context.on_gpu)
-    return Workload(step=step, message_bytes=BUCKET_BYTES, dtypes=("fp32",), metrics=metrics(chosen))
+    loss = forward(context, chosen, model, autocast=context.on_gpu)
+    return Workload(
+        step=training_step(optimizer, loss),
+        message_bytes=BUCKET_BYTES,
+        dtypes=("fp32",),
+        metrics=metrics(chosen),
+        first_step=lambda: first_step.take(model, loss),
+        computes_in="bf16" if context.on_gpu else "fp32",
+    )
 
 
 def options(context: Context) -> dict[str, int]:
@@ -86,20 +94,17 @@ def network(context: Context, chosen: dict[str, int]) -> Gpt:
         return Gpt(sizes)
 
 
-def training_step(
-    context: Context, chosen: dict[str, int], model: Any, optimizer: torch.optim.Optimizer, *, autocast: bool
-) -> Callable[[], None]:
-    """Make one step: forward, backward, optimizer; always on the same random tokens.
+def forward(context: Context, chosen: dict[str, int], model: Any, *, autocast: bool) -> Callable[[], Any]:
+    """Make the forward part of a step, always on the same random tokens.
 
     Args:
         context: Of the launch.
         chosen: From ``options``.
         model: The wrapped model.
-        optimizer: Of its parameters.
         autocast: Whether the model computes in bf16 by autocast.
 
     Returns:
-        The step.
+        Gives the loss.
     """
     import torch
 
@@ -108,11 +113,27 @@ def training_step(
     text = torch.randint(chosen["vocabulary"], shape, generator=generator).to(context.device)
     tokens, targets = text[:, :-1].contiguous(), text[:, 1:].contiguous()
 
+    def loss() -> Any:
+        with torch.autocast(context.device.type, torch.bfloat16, enabled=autocast):
+            return model(tokens, targets)
+
+    return loss
+
+
+def training_step(optimizer: torch.optim.Optimizer, loss: Callable[[], Any]) -> Callable[[], None]:
+    """Make one step: forward, backward, optimizer.
+
+    Args:
+        optimizer: Of the model's parameters.
+        loss: Forward.
+
+    Returns:
+        The step.
+    """
+
     def step() -> None:
         optimizer.zero_grad()
-        with torch.autocast(context.device.type, torch.bfloat16, enabled=autocast):
-            loss = model(tokens, targets)
-        loss.backward()
+        loss().backward()
         optimizer.step()
 
     return step

@@ -38,6 +38,8 @@ class Workload:
         calls: Label of a part of the step to the number of calls in it. With more than one part the step
             calls ``context.mark(label)`` after each.
         metrics: Further numbers of the workload, the unit in the name.
+        first_step: Of a model: ``first_step.take`` of its fresh weights; called once, before the first step.
+        computes_in: Short name of the type in which the model computes.
     """
 
     step: Callable[[], None]
@@ -45,6 +47,8 @@ class Workload:
     dtypes: tuple[str, ...] = ("fp32",)
     calls: Mapping[str, int] = field(default_factory=dict)
     metrics: Callable[[Numbers], dict[str, float]] | None = None
+    first_step: Callable[[], dict[str, Any]] | None = None
+    computes_in: str = "fp32"
 
 
 @dataclass

@@ -60,6 +60,12 @@ def failed(outcome: Outcome) -> Failure:
 
 def test_the_transformer_trains(tmp_path: Path) -> None:
     found = measured(launch(tmp_path, "transformer"))
+    first = found.checks.first_step
+
+    assert first is not None
+    assert first.norm[0] == pytest.approx(first.norm[1])
+    assert first.gradient[0] == pytest.approx(first.gradient[1]), "after the all-reduce all ranks have the same"
+    assert first.loss[0] != first.loss[1], "each rank has its own data"
 
     assert found.metrics["tokens_per_s"] == pytest.approx(2 * 2 * 32 / found.median_us * 1e6)
 
@@ -67,6 +73,8 @@ def test_the_transformer_trains(tmp_path: Path) -> None:
 def test_fsdp_gathers_parameters_and_scatters_gradients(tmp_path: Path) -> None:
     found = measured(launch(tmp_path, "fsdp"))
 
+    assert found.checks.first_step is not None
+    assert found.checks.first_step.norm[0] != found.checks.first_step.norm[1], "each rank has its own share"
     assert "tokens_per_s" in found.metrics
 
 

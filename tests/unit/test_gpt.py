@@ -49,7 +49,7 @@ def test_it_begins_at_chance_and_learns_its_batch() -> None:
     model.register_forward_hook(lambda _module, _inputs, loss: losses.append(loss.item()))
     chosen = {"batch_size": 2, "sequence": 8, "vocabulary": 50}
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
-    step = transformer.training_step(context(), chosen, model, optimizer, autocast=False)
+    step = transformer.training_step(optimizer, transformer.forward(context(), chosen, model, autocast=False))
     for _ in range(30):
         step()
 
@@ -60,13 +60,11 @@ def test_it_begins_at_chance_and_learns_its_batch() -> None:
 def test_ranks_have_equal_weights_and_different_tokens() -> None:
     seen: list[torch.Tensor] = []
     chosen = transformer.options(context())
-    models = []
     for rank in range(2):
         here = Context(rank, rank, 2, "gloo", CPU, {}, 5)
         model = transformer.network(here, chosen)
         model.register_forward_pre_hook(lambda _module, inputs: seen.append(inputs[0]))
-        models.append(model)
-        transformer.training_step(here, chosen, model, torch.optim.SGD(model.parameters()), autocast=False)()
+        transformer.forward(here, chosen, model, autocast=False)()
 
     fresh = [transformer.network(context(), chosen), transformer.network(context(), chosen)]
     assert torch.equal(fresh[0].tokens.weight, fresh[1].tokens.weight)

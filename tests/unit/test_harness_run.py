@@ -102,7 +102,7 @@ def test_the_profiled_window_warns_of_what_a_reader_must_know() -> None:
     assert profile_window._warnings([rank(0, 50), rank(1, 50)], {}) == []
     late = profile_window._warnings([rank(0, 550), rank(1, 50)], {})
     assert late == [
-        "profiled window: rank 1 arrived last in most collectives, the others waited up to 500 us;"
+        "profiled window: rank 1 arrived last in most collectives, the others waited up to 0.5 ms;"
         " no NCCL setting removes that"
     ]
     lost = profile_window._warnings([rank(0, 50, dropped=2, invalid=3), rank(1, 50)], None)

@@ -19,6 +19,7 @@ import pytest
 import torch
 from torch import nn
 
+from nccltune import cli
 from nccltune import plan as plans
 from nccltune.errors import UsageError
 from nccltune.trial import workload as workloads
@@ -456,3 +457,12 @@ def test_files_of_the_examples_are_found_by_their_words(monkeypatch):
     monkeypatch.chdir(examples)
     assert workloads.find("own_script.py", ["--width", "64"]).module == "script"
     assert workloads.find("own_model:build").module == "factory"
+
+
+def test_what_will_be_run_is_said_before(monkeypatch, capsys):
+    monkeypatch.chdir(Path(__file__).parents[2] / "examples")
+    assert cli.run(["--workload", "own_script.py", "--dry-run", "--", "--width", "64"]) == 0
+    shown = capsys.readouterr()
+
+    assert "workload own_script.py (a script of your own; script=own_script.py arguments='--width 64'" in shown.err
+    assert "nccltune.workloads.script" in shown.out

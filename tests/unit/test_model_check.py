@@ -1,0 +1,116 @@
+"""The first step of a model, taken and held against the default's."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from fakes import measurement, request
+from torch import nn
+
+from nccltune.records import Checks, Failure, FirstStep
+from nccltune.trial import diagnose, model_check
+from nccltune.workloads import first_step
+from nccltune.workloads.failure import WrongData
+
+
+def model_and_loss() -> tuple[nn.Module, torch.Tensor]:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(300, 50), nn.Tanh(), nn.Linear(50, 1)), torch.randn(4, 300)
+
+
+def taken(spoil=lambda _: None) -> dict[str, Any]:
+    """The numbers of a model whose gradients are spoilt on their way."""
+    model, batch = model_and_loss()
+    for parameter in model.parameters():
+        parameter.register_post_accumulate_grad_hook(lambda each: (spoil(each.grad), None)[1])
+    found = first_step.take(model, lambda: model(batch).square().mean())
+    assert all(each.grad is None for each in model.parameters())
+    return found
+
+
+def record(found: dict[str, Any], tolerance: float = 1e-3) -> FirstStep:
+    return FirstStep(**{name: (value,) for name, value in found.items()}, tolerance=tolerance)
+
+
+def test_the_same_model_and_seed_give_the_same_numbers() -> None:
+    assert taken() == taken()
+
+
+def test_rounding_is_within_the_tolerance() -> None:
+    def rounded(gradient: torch.Tensor) -> None:
+        gradient.copy_(gradient.bfloat16())
+
+    found, wanted = taken(rounded), taken()
+    assert found != wanted
+    assert model_check.differs(record(found, 0.05), record(wanted, 0.05)) is None
+
+
+def halves_swapped(gradient: torch.Tensor) -> None:
+    flat = gradient.flatten()
+    half = len(flat) // 2
+    gradient.copy_(torch.cat([flat[half : 2 * half], flat[:half], flat[2 * half :]]).view_as(gradient))
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        halves_swapped,
+        lambda gradient: gradient.mul_(2),
+        lambda gradient: gradient.flatten()[: gradient.numel() // 8].zero_(),
+        lambda gradient: gradient.neg_(),
+    ],
+    ids=["swapped", "added twice", "lost", "negative"],
+)
+@pytest.mark.parametrize("tolerance", [1e-3, 0.05])
+def test_wrong_gradients_show(spoil, tolerance) -> None:
+    told = model_check.differs(record(taken(spoil), tolerance), record(taken(), tolerance))
+
+    assert told is not None
+    assert told.startswith("the model's first gradients are not those under the default on rank 0")
+
+
+def test_the_distance_of_the_sums_is_that_of_the_gradients() -> None:
+    gradients = torch.randn(2, 100_003, generator=torch.Generator().manual_seed(0))
+    apart = [math.dist(*(first_step._sums(each, number) for each in gradients)) for number in range(50)]
+
+    assert sum(each**2 for each in apart) / 50 == pytest.approx(
+        float((gradients[0] - gradients[1]).square().sum()), rel=0.3
+    )
+
+
+def test_numbers_that_are_none_are_wrong_data() -> None:
+    with pytest.raises(WrongData, match=r"first step is nan"):
+        taken(lambda gradient: gradient.fill_(float("nan")))
+
+
+def step(loss: float = 2.0, gradient: float = 0.5, norm: float = 1.0, ranks: int = 2) -> FirstStep:
+    return FirstStep(loss=(loss,) * ranks, gradient=((gradient, 0.0),) * ranks, norm=(norm,) * ranks, tolerance=0.01)
+
+
+def outcome(first: FirstStep | None):
+    return measurement(request(), checks=Checks(cases=8, first_step=first))
+
+
+def test_a_launch_that_differs_from_the_default_is_wrong_data() -> None:
+    defaults = [outcome(step()), outcome(step(loss=2.001)), diagnose.failure("hang_timeout")]
+
+    assert model_check.judged(outcome(step(gradient=0.505)), defaults) == outcome(step(gradient=0.505))
+    found = model_check.judged(outcome(step(gradient=0.6)), defaults)
+    assert isinstance(found, Failure)
+    assert found.name == "wrong_data"
+    assert found.message.endswith("on rank 0: 0.1 apart, which is more than 0.01 of their norm 1")
+    other = model_check.judged(outcome(step(loss=2.1)), defaults)
+    assert isinstance(other, Failure)
+    assert other.message.endswith("on rank 0: 2.1 for 2")
+    assert isinstance(model_check.judged(outcome(step(ranks=1)), defaults), Failure)
+
+
+def test_a_job_that_differs_from_launch_to_launch_accuses_nobody() -> None:
+    other = outcome(step(loss=5.0))
+
+    assert model_check.judged(other, [outcome(step()), outcome(step(loss=3.0))]) is other
+    assert model_check.judged(other, []) is other
+    assert model_check.judged(outcome(None), [outcome(step())]) == outcome(None)
