@@ -30,6 +30,7 @@ _PATIENCE = 5.0
 _PATIENCE_LEAST_S = 120.0
 _CPU_BUDGET_S = 120.0
 _CPU_ROUNDS = 6
+_CPU_ROUNDS_S = 150.0
 _LONGEST_NAME = 200
 _LARGEST_SEED = 2**62
 
@@ -123,6 +124,12 @@ class Plan:
     def rounds(self) -> int:
         """Most fresh rounds. On a CPU machine few: its noise seldom lets more decide, and a whole run takes minutes."""
         return self.options.rounds or (20 if self.backend == "nccl" else _CPU_ROUNDS)
+
+    @property
+    def rounds_s(self) -> float | None:
+        """Wall time of the fresh rounds: limited on a CPU machine, where a run without further words takes minutes."""
+        limited = self.backend == "gloo" and self.options.rounds is None and self.options.trials is None
+        return _CPU_ROUNDS_S if limited else None
 
     @property
     def finalists(self) -> int:

@@ -287,6 +287,7 @@ def _terms(plan: Plan) -> finals.Terms:
     return finals.Terms(
         min_gain=plan.options.min_gain,
         rounds=plan.rounds,
+        seconds=plan.rounds_s,
         finalists=plan.finalists,
         backend=plan.backend,
         ranks=plan.placement.world_size,

@@ -102,6 +102,26 @@ def test_the_verdict_says_what_it_cost_and_when_it_has_paid(make_plan):
     assert verdict.pays_after_steps >= 1
 
 
+@pytest.mark.parametrize(
+    ("each_s", "launched", "word"), [(1.0, 12, "ship"), (17.0, 8, "ship"), (40.0, 0, "no-verdict")]
+)
+def test_on_a_cpu_machine_slow_launches_leave_time_for_few_rounds(make_plan, monkeypatch, each_s, launched, word):
+    ticks, real = iter(range(10**6)), tune.campaigns.Campaign
+
+    def slow(*given, **more):
+        return real(*given, **more, clock=lambda: next(ticks) * each_s)
+
+    monkeypatch.setattr(tune.campaigns, "Campaign", slow)
+    verdict = run(make_plan(workload="resnet", trials=None, budget_s=10_000.0), FakeRunner(speed(500))).verdict
+    assert (verdict.round_launches, verdict.word) == (launched, word)
+
+
+def test_a_budget_that_ends_before_the_first_candidate_gives_no_verdict(make_plan):
+    verdict = run(make_plan(budget_s=1e-9), FakeRunner()).verdict
+    assert verdict.word == "no-verdict"
+    assert "--budget" in verdict.needed
+
+
 def test_equal_candidates_keep_the_default_and_no_setting(make_plan):
     conclusion = run(make_plan(), FakeRunner(1000.0))
     assert conclusion.verdict.word == "keep-default"

@@ -57,14 +57,21 @@ def conclude(ended: Ended, rule: Rule, account: Account) -> Verdict:
     return _none(ended, rule, account)
 
 
-def nothing_found(best_gain: float | None, min_gain: float, account: Account | None = None) -> Verdict:
+def nothing_found(
+    best_gain: float | None, min_gain: float, account: Account | None = None, *, tried: bool = True
+) -> Verdict:
     """The verdict when the search met no candidate that is worth a fresh round.
 
     Args:
         best_gain: Of the best candidate in the search, or ``None`` when the default alone could be measured.
         min_gain: Smallest gain that is worth a change.
         account: What was spent.
+        tried: Whether any other candidate was launched, or there is none.
     """
+    if best_gain is None and not tried:
+        sentence = "No verdict: no candidate but the default was launched"
+        needed = "more time or trials: a larger --budget or --trials"
+        return _verdict("no-verdict", sentence, None, (), min_gain, account or Account(), needed=needed)
     if best_gain is None:
         sentence = "Keep the defaults: no other candidate could be measured"
     else:
@@ -73,6 +80,22 @@ def nothing_found(best_gain: float | None, min_gain: float, account: Account | N
             f"and more than {format_share(min_gain)} is asked for"
         )
     return _verdict("keep-default", sentence, None, (), min_gain, account or Account(), gain=best_gain)
+
+
+def too_slow(candidate: Candidate, min_gain: float, account: Account) -> Verdict:
+    """The verdict when launches are so slow that the time has no place for rounds.
+
+    Args:
+        candidate: The best of the search.
+        min_gain: Smallest gain that is worth a change.
+        account: What was spent.
+    """
+    sentence = (
+        f"No verdict: {candidate} is worth a second look, but launches are too slow here for fresh rounds in time"
+    )
+    return _verdict(
+        "no-verdict", sentence, None, (), min_gain, account, needed="rounds at any time they take: --rounds 6"
+    )
 
 
 def failed(candidate: Candidate, launch: Launch, min_gain: float, account: Account | None = None) -> Verdict:

@@ -7,8 +7,9 @@ goes on in the round in which it was.
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..records import Backend, Candidate, Evidence, Failure, Launch, Measurement, Verdict
 from ..space.catalogue import Knob
@@ -16,6 +17,7 @@ from ..study.campaign import Campaign, ranked_by_search
 from ..study.ledger import Ledger
 from ..study.ranking import Ranked, faulty
 from . import decision, proof, rounds
+from .bounds import LEAST_ROUNDS
 from .sequence import Ask, Entry, Rule, judge
 
 _PLAUSIBLE = 2.0
@@ -31,6 +33,7 @@ class Terms:
     Attributes:
         min_gain: Smallest gain that is worth a change.
         rounds: Most rounds.
+        seconds: Wall time that the rounds may take; fewer rounds where launches are slow. ``None`` for no limit.
         finalists: Most candidates that enter.
         backend: Of the process group.
         ranks: Processes of a launch.
@@ -45,6 +48,7 @@ class Terms:
     ranks: int
     collective_only: bool
     knobs: Mapping[str, Knob]
+    seconds: float | None = None
 
 
 def run(
@@ -72,11 +76,22 @@ def run(
         finalists = _finalists(ledger, [entry for entry in ranking if entry.candidate not in skip], terms, ask_nccl)
         if isinstance(finalists, Verdict):
             return finalists
-        on_rounds(terms.rounds * (1 + len(finalists)))
-        verdict = hold(ledger, campaign, terms, finalists)
+        affordable = _affordable(ledger, terms, len(finalists))
+        if affordable < min(LEAST_ROUNDS, terms.rounds):
+            return decision.too_slow(finalists[0], terms.min_gain, account(ledger, terms))
+        on_rounds(affordable * (1 + len(finalists)))
+        verdict = hold(ledger, campaign, replace(terms, rounds=affordable), finalists)
         if verdict is not None:
             return verdict
         skip |= set(finalists)
+
+
+def _affordable(ledger: Ledger, terms: Terms, finalists: int) -> int:
+    """Return the most rounds that fit the time; launches of the noise floor say how long one takes."""
+    usual = [launch.wall_s for launch in ledger.launches if launch.purpose == "noise-floor"]
+    if terms.seconds is None or not usual or not (each := statistics.median(usual)):
+        return terms.rounds
+    return min(terms.rounds, int(terms.seconds / (each * (1 + finalists))))
 
 
 def account(ledger: Ledger, terms: Terms) -> decision.Account:
@@ -98,7 +113,8 @@ def _finalists(
     default = next((entry for entry in ranking if entry.candidate.is_default), None)
     others = [entry for entry in ranking if not entry.candidate.is_default]
     if default is None or not others:
-        return decision.nothing_found(None, terms.min_gain, account(ledger, terms))
+        tried = _tried(ledger)
+        return decision.nothing_found(None, terms.min_gain, account(ledger, terms), tried=tried)
     noise = ledger.noise.relative if ledger.noise else 0.0
     hopeful = [entry for entry in others if _gain(default, entry) + _doubt(noise, entry, default) > terms.min_gain]
     if not hopeful:
@@ -118,6 +134,13 @@ def _finalists(
         return proof.distinct(chosen)
     left = [entry for entry in ranking if entry not in plausible]
     return _finalists(ledger, left, terms, ask_nccl)
+
+
+def _tried(ledger: Ledger) -> bool:
+    """Whether all that there was to try was given a chance; not when the budget ended before the first candidate."""
+    if ledger.space is not None and all(len(dimension.values) < 2 for dimension in ledger.space.dimensions):
+        return True
+    return any(trial.launched and not trial.candidate.is_default for trial in ledger.trials)
 
 
 def _gain(slower: Ranked, faster: Ranked) -> float:
