@@ -10,7 +10,9 @@ import torch
 from fakes import measurement, request
 from torch import nn
 
-from nccltune.records import Checks, Failure, FirstStep
+from nccltune.records import DEFAULT, Candidate, Checks, Failure, FirstStep, Outcome, Request
+from nccltune.study.campaign import Campaign
+from nccltune.study.ledger import Ledger
 from nccltune.trial import diagnose, model_check
 from nccltune.workloads import first_step
 from nccltune.workloads.failure import WrongData
@@ -114,3 +116,21 @@ def test_a_job_that_differs_from_launch_to_launch_accuses_nobody() -> None:
     assert model_check.judged(other, [outcome(step()), outcome(step(loss=3.0))]) is other
     assert model_check.judged(other, []) is other
     assert model_check.judged(outcome(None), [outcome(step())]) == outcome(None)
+
+
+def test_a_campaign_charges_a_wrong_first_step_to_the_candidate(tmp_path) -> None:
+    wrong = Candidate(settings={"A": "1"})
+
+    class Runner:
+        def run(self, asked: Request) -> Outcome:
+            return outcome(step(gradient=0.5 if asked.candidate != wrong else 0.7))
+
+    ledger = Ledger.create(tmp_path, {})
+    campaign = Campaign(ledger, Runner(), lambda candidate, launch_id, _: request(launch_id, dict(candidate.settings)))
+    assert campaign.launch(DEFAULT, "noise-floor").outcome == outcome(step())
+    assert campaign.launch(Candidate(settings={"A": "2"}), "search").outcome == outcome(step())
+    found = campaign.launch(wrong, "search").outcome
+
+    assert isinstance(found, Failure)
+    assert (found.name, found.blame) == ("wrong_data", "candidate")
+    assert ledger.launches[-1].outcome == found

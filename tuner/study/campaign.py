@@ -11,6 +11,7 @@ from typing import Protocol
 
 from ..errors import EnvironmentFault, StudyError
 from ..records import DEFAULT, Candidate, Failure, Launch, Measurement, Outcome, Purpose, Request
+from ..trial import model_check
 from .entries import NEVER_AGAIN, Intent, NoiseFloor, Note, TrialEntry
 from .judgement import INFRASTRUCTURE_TRIES, Judgement, accuses_machine, judge
 from .ledger import Ledger
@@ -168,6 +169,9 @@ class Campaign:
         self._observer.on_launch_start(intent)
         start = self._clock()
         outcome = self._runner.run(request)
+        if not candidate.is_default:
+            defaults = [each.outcome for each in self._ledger.launches if each.candidate.is_default]
+            outcome = model_check.judged(outcome, defaults)
         launch = Launch(**dict(intent), wall_s=self._clock() - start, outcome=outcome)
         self._ledger.append(launch)
         self._observer.on_launch_end(launch)
