@@ -13,7 +13,7 @@ import yaml
 
 from ..errors import ProfileError
 from ..quantities import format_share, format_us
-from ..records import Evidence, Pair, Record
+from ..records import Evidence, Finalist, Pair, Record
 
 ENV_FILE = "nccl.env"
 PROFILE_FILE = "profile.yaml"
@@ -34,6 +34,13 @@ class Numbers(Record):
     """What was measured; times in microseconds.
 
     Attributes:
+        gain: Of the settings, or of the best finalist, in the fresh rounds; of the search alone where there were none.
+        interval: Two-sided 95 % confidence interval of the gain.
+        bounds: The one-sided bounds that decided.
+        pairs: The rounds behind it.
+        finalists: What the rounds showed of each that entered them.
+        pays_after_steps: Steps until the time saved equals the time of all launches.
+        needed: What would change the verdict.
         noise_floor: Relative spread of identical launches of the default.
         trials: Candidates measured or found unusable in the search.
         launches: Of the whole study.
@@ -43,7 +50,12 @@ class Numbers(Record):
     default_step_us: float | None = None
     candidate_step_us: float | None = None
     gain: float | None = None
+    interval: tuple[float, float] | None = None
+    bounds: tuple[float, float] | None = None
     pairs: tuple[Pair, ...] = ()
+    finalists: tuple[Finalist, ...] = ()
+    pays_after_steps: int | None = None
+    needed: str = ""
     noise_floor: float | None = None
     trials: int = 0
     launches: int = 0
@@ -209,6 +221,13 @@ def _number_lines(numbers: Numbers) -> list[str]:
         if numbers.candidate_step_us is not None and numbers.gain is not None:
             step += f", {format_us(numbers.candidate_step_us)} with these settings ({format_share(numbers.gain)})"
         lines.append(f"# {step}")
+    if numbers.interval is not None:
+        low, high = numbers.interval
+        lines.append(
+            f"# gain {format_share(low)} to {format_share(high)} (95 % interval), {len(numbers.pairs)} fresh rounds"
+        )
+    if numbers.pays_after_steps is not None:
+        lines.append(f"# the study is paid back after {numbers.pays_after_steps} steps")
     if numbers.noise_floor is not None:
         lines.append(f"# noise floor {100 * numbers.noise_floor:.2g} %, {numbers.launches} launches")
     return lines
