@@ -16,7 +16,7 @@ import secrets
 import statistics
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Protocol
@@ -142,7 +142,8 @@ def _stages(plan: Plan, ledger: Ledger, campaign: campaigns.Campaign, watcher: W
     if ledger.space is None:
         _ask_nccl(plan, ledger, campaign, DEFAULT)
     space = ledger.space or _narrow(plan, ledger)
-    watcher.on_space(space, plan.count(space))
+    count = plan.count(space)
+    watcher.on_space(space, count)
 
     watcher.on_stage("search", plan.trials)
     about = plan.circumstances(space)
@@ -160,7 +161,7 @@ def _stages(plan: Plan, ledger: Ledger, campaign: campaigns.Campaign, watcher: W
     verdict = finals.run(
         ledger,
         campaign,
-        _terms(plan),
+        replace(_terms(plan), alone=count.legal <= 1),
         ask_nccl=lambda candidate: _ask_nccl(plan, ledger, campaign, candidate),
         on_rounds=lambda launches: watcher.on_stage("fresh rounds", launches),
     )

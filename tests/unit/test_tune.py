@@ -116,6 +116,12 @@ def test_on_a_cpu_machine_slow_launches_leave_time_for_few_rounds(make_plan, mon
     assert (verdict.round_launches, verdict.word) == (launched, word)
 
 
+def test_a_space_without_a_candidate_keeps_the_default(make_plan, space):
+    space.write_text(SPACE.replace("[null, 2, 3]", "[null]"))
+    verdict = run(make_plan(), FakeRunner()).verdict
+    assert verdict.word == "keep-default"
+
+
 def test_a_budget_that_ends_before_the_first_candidate_gives_no_verdict(make_plan):
     verdict = run(make_plan(budget_s=1e-9), FakeRunner()).verdict
     assert verdict.word == "no-verdict"

@@ -34,6 +34,7 @@ class Terms:
         min_gain: Smallest gain that is worth a change.
         rounds: Most rounds.
         seconds: Wall time that the rounds may take; fewer rounds where launches are slow. ``None`` for no limit.
+        alone: Whether the space holds the default and nothing else.
         finalists: Most candidates that enter.
         backend: Of the process group.
         ranks: Processes of a launch.
@@ -49,6 +50,7 @@ class Terms:
     collective_only: bool
     knobs: Mapping[str, Knob]
     seconds: float | None = None
+    alone: bool = False
 
 
 def run(
@@ -113,7 +115,7 @@ def _finalists(
     default = next((entry for entry in ranking if entry.candidate.is_default), None)
     others = [entry for entry in ranking if not entry.candidate.is_default]
     if default is None or not others:
-        tried = _tried(ledger)
+        tried = terms.alone or _tried(ledger)
         return decision.nothing_found(None, terms.min_gain, account(ledger, terms), tried=tried)
     noise = ledger.noise.relative if ledger.noise else 0.0
     hopeful = [entry for entry in others if _gain(default, entry) + _doubt(noise, entry, default) > terms.min_gain]
@@ -137,9 +139,7 @@ def _finalists(
 
 
 def _tried(ledger: Ledger) -> bool:
-    """Whether all that there was to try was given a chance; not when the budget ended before the first candidate."""
-    if ledger.space is not None and all(len(dimension.values) < 2 for dimension in ledger.space.dimensions):
-        return True
+    """Whether anything but the default was launched; not when the budget ended before."""
     return any(trial.launched and not trial.candidate.is_default for trial in ledger.trials)
 
 
