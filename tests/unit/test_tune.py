@@ -185,6 +185,53 @@ def test_a_run_that_is_stopped_anywhere_goes_on_with_everything_kept(make_plan, 
     assert len(whole.requests) <= len(stopped.requests) + len(rest.requests) <= len(whole.requests) + 1
 
 
+def both_fast(candidate):
+    return {"default": 1000.0, FAST: 800.0}.get(candidate.key, 802.0)
+
+
+def confirming(runner):
+    return [r.candidate.key for r in runner.requests if r.launch_id.endswith("confirm")]
+
+
+@pytest.mark.parametrize("after", [7, 8, 11, 15, 20])
+def test_finals_of_several_go_on_in_the_round_in_which_they_were_cut(make_plan, after):
+    whole = FakeRunner(both_fast)
+    expected = run(make_plan(study="whole", finalists=3, rounds=8), whole).verdict
+    round_of_three = confirming(whole)[:3]
+    assert round_of_three[1] == "default"
+    assert confirming(whole) == (round_of_three + round_of_three[::-1]) * 3
+
+    def stop_then(request):
+        if len(stopped.requests) == after:
+            raise Interrupted("stopped")
+
+    stopped = FakeRunner(both_fast, before=stop_then)
+    with pytest.raises(Interrupted):
+        run(make_plan(study="cut", finalists=3, rounds=8), stopped)
+    rest = FakeRunner(both_fast)
+    verdict = run(make_plan(study="cut", finalists=3, rounds=8), rest).verdict
+    assert (verdict.word, verdict.candidate) == (expected.word, expected.candidate)
+    assert len(verdict.finalists) == 2
+    assert len(stopped.requests) + len(rest.requests) <= len(whole.requests) + 2
+
+
+def test_a_finalist_that_is_far_behind_does_not_enter(make_plan):
+    runner = FakeRunner(lambda candidate: {"default": 1000.0, FAST: 800.0}.get(candidate.key, 900.0))
+    verdict = run(make_plan(finalists=3), runner).verdict
+    assert [finalist.candidate.key for finalist in verdict.finalists] == [FAST]
+
+
+def test_a_launch_that_fails_once_for_no_fault_of_the_candidate_is_tried_again(make_plan):
+    def stumbles(candidate):
+        if len(confirming(runner)) == 3:
+            return failure("no_result", "unknown")
+        return 800.0 if candidate.key == FAST else 1000.0
+
+    runner = FakeRunner(stumbles)
+    verdict = run(make_plan(), runner).verdict
+    assert (verdict.word, verdict.rounds, verdict.round_launches) == ("ship", 6, 13)
+
+
 def test_more_trials_go_on_from_the_study(make_plan):
     run(make_plan(), FakeRunner(1000.0))
     more = FakeRunner(1000.0)
