@@ -23,6 +23,7 @@ from nccltune import cli
 from nccltune import plan as plans
 from nccltune.errors import UsageError
 from nccltune.trial import workload as workloads
+from nccltune.trial.symptoms import read_symptoms
 from nccltune.workloads import factory, script
 from nccltune.workloads.clock import Block, HostClock
 from nccltune.workloads.control import Control
@@ -466,3 +467,25 @@ def test_what_will_be_run_is_said_before(monkeypatch, capsys):
 
     assert "workload own_script.py (a script of your own; script=own_script.py arguments='--width 64'" in shown.err
     assert "nccltune.workloads.script" in shown.out
+
+
+def test_the_rank_that_failed_first_is_the_cause_and_not_the_one_that_was_ended_for_it():
+    log = """\
+        W1130 16:11:24.0 1 torch/distributed/elastic/multiprocessing/api.py:1 Sending process 7 closing signal SIGTERM
+        E1130 16:11:24.0 1 torch/distributed/elastic/multiprocessing/api.py:2 failed (exitcode: 1) local_rank: 1 (pid: 8) of binary: python
+        Failures:
+        [1]:
+          rank      : 0 (local_rank: 0)
+          exitcode  : -15 (pid: 7)  (SIGTERM)
+          traceback : Signal 15 (SIGTERM) received by PID 7
+        Root Cause (first observed failure):
+        [0]:
+          rank      : 1 (local_rank: 1)
+          exitcode  : 1 (pid: 8)
+          error_file: error.json
+        """  # noqa: E501
+    symptoms = read_symptoms(textwrap.dedent(log).splitlines())
+
+    assert symptoms.exits[0] == (1, 1)
+    assert 15 in symptoms.signals
+    assert symptoms.signal is None

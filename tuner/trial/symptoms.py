@@ -139,8 +139,7 @@ class Symptoms:
         """The signal that ended the first failing rank."""
         for code, _ in self.exits[:1]:  # what ended later was ended because of the first
             number = -code if code < 0 else code - 128
-            if 0 < number < 65:
-                return number
+            return number if 0 < number < 65 else None
         return self.signals[0] if self.signals else None
 
 
