@@ -169,7 +169,9 @@ class Campaign:
         self._observer.on_launch_start(intent)
         start = self._clock()
         outcome = self._runner.run(request)
-        if not candidate.is_default:
+        if not candidate.is_default and request.backend == "nccl":
+            # Settings of a CPU change how the model computes: another number of threads sums in another order, which
+            # normalization over few values blows up. There the known-answer collectives must do.
             defaults = [each.outcome for each in self._ledger.launches if each.candidate.is_default]
             outcome = model_check.judged(outcome, defaults)
         launch = Launch(**dict(intent), wall_s=self._clock() - start, outcome=outcome)
