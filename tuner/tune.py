@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Protocol
 
 from . import __version__
-from .errors import Interrupted, StorageError, StudyMismatch
+from .errors import Interrupted, ProfileError, StorageError, StudyMismatch
 from .plan import Plan
 from .records import DEFAULT, Candidate, Evidence, Measurement, Purpose, Request, Space, Verdict
 from .space import enumeration, legality, narrowing
@@ -35,6 +35,7 @@ from .study.search import Search
 from .trial import process, runner
 from .verdict import finals
 from .verdict import profile as profiles
+from .verdict.reading import read_profile
 
 _log = logging.getLogger(__name__)
 
@@ -119,7 +120,7 @@ def run(plan: Plan, watcher: Watcher, stop: Callable[[], bool], launcher: campai
             csv, _ = table.write_tables(ledger)
             if tracker:
                 tracker.verdict(verdict)
-        profile = _profile(plan, ledger, verdict)
+        profile = _after_the_last(_profile(plan, ledger, verdict), plan.profile_folder)
         env_file, profile_file = profiles.write(profile, plan.profile_folder)
         return Conclusion(
             verdict=verdict,
@@ -343,6 +344,22 @@ def _profile(plan: Plan, ledger: Ledger, verdict: Verdict) -> profiles.Profile:
         inherited=plan.identity["inherited"],
         commands=(plan.command(),),
     )
+
+
+def _after_the_last(profile: profiles.Profile, folder: Path) -> profiles.Profile:
+    """Keep what a validation found out about the same settings; say so where another study's answer is replaced."""
+    try:
+        last = read_profile(folder, thoroughly=False)
+    except ProfileError:
+        return profile
+    if last.study != profile.study:
+        _log.warning(
+            "%s held the answer of the study %s, which is replaced; --cluster NAME keeps several apart",
+            folder,
+            last.study,
+        )
+        return profile
+    return profile.model_copy(update={"confirmed": last.confirmed}) if last.settings == profile.settings else profile
 
 
 def _withheld(plan: Plan, verdict: Verdict) -> str:

@@ -13,6 +13,7 @@ from nccltune.errors import EnvironmentFault, Interrupted, StorageError, StudyBu
 from nccltune.records import Measurement
 from nccltune.study import lock
 from nccltune.study.ledger import Ledger
+from nccltune.verdict import profile as profiles
 
 SPACE = """
 schema_version: 1
@@ -328,3 +329,21 @@ def test_tables_that_cannot_be_written_do_not_hide_why_the_run_ended(make_plan, 
     monkeypatch.setattr(tune, "_stages", ends)
     with pytest.raises(type(error)):
         run(make_plan(), FakeRunner(speed(900.0)))
+
+
+def test_another_study_of_the_cluster_says_that_it_replaces_the_answer(make_plan, caplog):
+    first = run(make_plan(), FakeRunner(1000.0))
+    run(make_plan(), FakeRunner(1000.0))
+    assert "is replaced" not in caplog.text
+    run(make_plan(seed=1), FakeRunner(1000.0))
+    assert f"the answer of the study {first.study.name}, which is replaced" in caplog.text
+
+
+def test_a_rerun_keeps_what_a_validation_found_out(make_plan):
+    plan = make_plan()
+    profile = run(plan, FakeRunner(1000.0)).profile
+    confirmed = profiles.Confirmation(
+        at="2026-01-01T00:00:00+00:00", workload="resnet", gain=0.05, rounds=8, collective_only=False
+    )
+    profiles.write(profile.model_copy(update={"confirmed": confirmed}), plan.profile_folder)
+    assert run(make_plan(), FakeRunner(1000.0)).profile.confirmed == confirmed
