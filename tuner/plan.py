@@ -269,11 +269,12 @@ class Plan:
         """Of the Optuna study."""
         return self.options.storage or f"sqlite:///{(self.folder / 'optuna.db').resolve()}"
 
-    def command(self, trials: int | None = None) -> str:
+    def command(self, trials: int | None = None, rounds: int | None = None) -> str:
         """The command that goes on with this study, as a person would type it.
 
         Args:
             trials: Instead of the trials of this run.
+            rounds: Instead of the most rounds of this run.
         """
         options, words = self.options, ["nccltune", "--workload", self.workload.name]
         pairs = {
@@ -282,7 +283,7 @@ class Plan:
             "--trials": trials or options.trials,
             "--budget": f"{options.budget_s:g}s" if options.budget_s else None,
             "--min-gain": options.min_gain if options.min_gain != Options.min_gain else None,
-            "--rounds": options.rounds,
+            "--rounds": rounds or options.rounds,
             "--seed": options.seed or None,
             "--allow": ",".join(options.allow) or None,
             "--nproc": options.nproc,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import shutil
 import statistics
@@ -217,6 +218,9 @@ class Screen:
             return f"nccltune validate {conclusion.profile_file} --workload resnet   (does it help a model?)"
         if profile.settings and not profile.emulated:
             return f"docker run --env-file {conclusion.env_file} IMAGE"
+        more_rounds = re.match(r"--rounds (\d+)", conclusion.verdict.needed)
+        if more_rounds:
+            return f"{as_typed(self._plan.command(rounds=int(more_rounds[1])))}   (goes on with more rounds)"
         return f"{as_typed(self._plan.command(trials=2 * self._plan.trials))}   (goes on with more trials)"
 
     # ---- pieces

@@ -142,7 +142,8 @@ def _none(ended: Ended, rule: Rule, account: Account) -> Verdict:
     still = [finalist for finalist in ended.finalists if finalist.fate == "open"]
     best = _best(still) if still else None
     if best is None or best.gain is None:
-        sentence = f"No verdict: {rule.rounds} fresh rounds are too few for a bound"
+        rounds = "one fresh round is" if rule.rounds == 1 else f"{rule.rounds} fresh rounds are"
+        sentence = f"No verdict: {rounds} too few for a bound"
         return _verdict(
             "no-verdict", sentence, best, ended.finalists, rule.min_gain, account, needed="--rounds 6 or more",
             rounds=ended.looked,

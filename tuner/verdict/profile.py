@@ -12,7 +12,7 @@ from typing import Any, Literal
 import yaml
 
 from ..errors import ProfileError
-from ..quantities import format_share, format_us
+from ..quantities import format_percent, format_share, format_us
 from ..records import Evidence, Finalist, Pair, Record
 
 ENV_FILE = "nccl.env"
@@ -229,7 +229,7 @@ def _number_lines(numbers: Numbers) -> list[str]:
     if numbers.pays_after_steps is not None:
         lines.append(f"# the study is paid back after {numbers.pays_after_steps} steps")
     if numbers.noise_floor is not None:
-        lines.append(f"# noise floor {100 * numbers.noise_floor:.2g} %, {numbers.launches} launches")
+        lines.append(f"# noise floor {format_percent(numbers.noise_floor)}, {numbers.launches} launches")
     return lines
 
 
