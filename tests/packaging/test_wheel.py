@@ -1,5 +1,6 @@
 """The wheel, not the checkout: built from the sdist, installed into a fresh environment, run from a hostile folder."""
 
+import importlib.metadata
 import json
 import os
 import subprocess
@@ -49,13 +50,12 @@ def fresh(wheel, tmp_path_factory):
     folder = tmp_path_factory.mktemp("fresh")
     venv.create(folder, with_pip=False, system_site_packages=False, symlinks=True)
     (site,) = folder.glob("lib/python*/site-packages")
-    install = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"]
-    subprocess.run([*install, "--no-index", "--prefix", str(folder), str(wheel)], check=True, capture_output=True)
+    # pip works on the fresh environment itself: with --prefix it would take the testing environment's install away.
+    pip = [sys.executable, "-m", "pip", "--python", str(folder / "bin" / "python"), "--disable-pip-version-check"]
+    subprocess.run([*pip, "install", "--quiet", "--no-deps", "--no-index", str(wheel)], check=True, capture_output=True)
     # A path file adds the folder to the path without reading the path files in it, so the editable install stays out.
     others = [path for path in sys.path if path.endswith("-packages")] or [sysconfig.get_path("purelib")]
     (site / "requirements.pth").write_text("".join(f"{path}\n" for path in others))
-    script = folder / "bin" / "nccltune"
-    script.write_text(f"#!{folder}/bin/python\n" + script.read_text().split("\n", 1)[1])
     return folder
 
 
@@ -105,3 +105,4 @@ def test_a_two_trial_run_from_a_folder_with_its_own_tuner_and_workloads(fresh, t
         text=True,
     )
     assert installed.stdout.startswith(str(fresh))
+    assert importlib.metadata.version("nccltune"), "the testing environment still has its own install"
