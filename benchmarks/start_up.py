@@ -23,7 +23,7 @@ def time_help(runs: int) -> list[float]:
     times = []
     for _ in range(runs):
         start = time.perf_counter()
-        subprocess.run([sys.executable, "-m", "nccltune", "--help"], check=True, capture_output=True)
+        subprocess.run([str(Path(sys.executable).with_name("nccltune")), "--help"], check=True, capture_output=True)
         times.append(time.perf_counter() - start)
     return times
 

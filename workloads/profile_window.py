@@ -108,7 +108,7 @@ def _warnings(ranks: list[timeline.RankTrace], found: dict[str, Any] | None) -> 
         waited_us = max(max(each.wait_us) for each in matched.collectives)
         warnings.append(
             f"profiled window: rank {matched.straggler} arrived last in most collectives,"
-            f" the others waited up to {waited_us / 1e3:.3g} ms; no NCCL setting removes that"
+            f" the others waited up to {waited_us / 1e3:.0f} ms; no NCCL setting removes that"
         )
     if found is None:
         warnings.append("profiled window: no communication was found, so its share is not measured")
