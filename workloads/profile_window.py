@@ -105,10 +105,10 @@ def _warnings(ranks: list[timeline.RankTrace], found: dict[str, Any] | None) -> 
         warnings.append(f"profiled window: {invalid} kernels without time stamps left out")
     matched = timeline.match(ranks)
     if matched is not None and matched.straggler is not None:
-        waited_us = max(max(each.wait_us) for each in matched.collectives)
+        waited_ms = max(max(each.wait_us) for each in matched.collectives) / 1e3
         warnings.append(
             f"profiled window: rank {matched.straggler} arrived last in most collectives,"
-            f" the others waited up to {waited_us / 1e3:.0f} ms; no NCCL setting removes that"
+            f" the others waited up to {float(f'{waited_ms:.3g}'):g} ms; no NCCL setting removes that"
         )
     if found is None:
         warnings.append("profiled window: no communication was found, so its share is not measured")
