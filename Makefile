@@ -47,10 +47,13 @@ packaging: $(VENV)/developing
 setup: $(VENV)/installed
 
 # Where a torch can already be imported (a training image), it is used, because it is its NCCL that is to be tuned.
+# The path file is for images whose Python is itself in a venv: --system-site-packages looks past that venv.
 $(VENV)/dependencies: pyproject.toml constraints.txt
 	@if $(PYTHON) -c 'import sys, torch; sys.exit(tuple(map(int, torch.__version__.split(".")[:2])) < (2, 6))' 2>/dev/null; then \
 	  echo "set up $(VENV) with the torch of $(PYTHON)"; \
-	  $(PYTHON) -m venv --system-site-packages $(VENV) && grep -v '^torch==' constraints.txt > $(VENV)/constraints.txt; \
+	  $(PYTHON) -m venv --system-site-packages $(VENV) && grep -v '^torch==' constraints.txt > $(VENV)/constraints.txt && \
+	  $(PYTHON) -c 'import pathlib, torch; print(pathlib.Path(torch.__file__).parents[1])' \
+	    > "$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/image.pth"; \
 	else \
 	  echo "set up $(VENV) with $$(grep '^torch==' constraints.txt), which takes some minutes"; \
 	  $(PYTHON) -m venv $(VENV) && cp constraints.txt $(VENV)/constraints.txt; \
