@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from nccltune.machine import limits
-from nccltune.machine.limits import free_disk_bytes, in_container, memlock_bytes, quota_cores, read_cpu, shared_memory
+from nccltune.machine.limits import in_container, memlock_bytes, quota_cores, read_cpu, shared_memory
 from nccltune.machine.nics import read_nics
 
 
@@ -65,10 +65,6 @@ def test_locked_memory(monkeypatch):
     assert memlock_bytes() == 65536
     monkeypatch.setattr(limits.resource, "getrlimit", lambda _: (limits.resource.RLIM_INFINITY, 0))
     assert memlock_bytes() == limits.UNLIMITED
-
-
-def test_disk_of_a_folder_that_is_yet_to_be_made(tmp_path):
-    assert free_disk_bytes(tmp_path / "a/b/c") == pytest.approx(free_disk_bytes(tmp_path), rel=0.1)
 
 
 @pytest.mark.parametrize(

@@ -114,17 +114,6 @@ def memlock_bytes() -> int | None:
     return UNLIMITED if soft == resource.RLIM_INFINITY else soft
 
 
-def free_disk_bytes(path: Path) -> int | None:
-    """What is free for this user on the disk that holds a path, or will hold it."""
-    for place in (path, *path.absolute().parents):
-        try:
-            told = os.statvfs(place)
-        except OSError:
-            continue
-        return told.f_bavail * told.f_frsize
-    return None
-
-
 def in_container(environ: Mapping[str, str], root: Path = Path("/")) -> bool:
     """Whether something says that this is a container."""
     marks = (root / ".dockerenv", root / "run/.containerenv", root / ".singularity.d")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections.abc import Sequence
 
@@ -68,33 +67,3 @@ def relative_spread(values: Sequence[float]) -> float:
     if not middle > 0:
         raise ValueError("a relative spread needs a median above zero")
     return spread(values) / middle
-
-
-def mean_log_ratio_bounds(ratios: Sequence[float], confidence: float = 0.95) -> tuple[float, float]:
-    """Bound the geometric mean of ratios from below and above, each one-sided.
-
-    Student's bound of the mean of the logarithms: with probability ``confidence`` the true geometric mean lies above
-    the first, and with the same probability it lies below the second.
-
-    Args:
-        ratios: At least two, all above zero; for instance ``default_us / candidate_us`` of each mirrored round.
-        confidence: Of each bound by itself, between 0.5 and 1.
-
-    Returns:
-        Lower and upper bound, as ratios.
-
-    Raises:
-        ValueError: Fewer than two ratios, one that is not above zero, or a confidence out of range.
-    """
-    if len(ratios) < 2:
-        raise ValueError("a bound needs at least two ratios")
-    if not all(ratio > 0 and math.isfinite(ratio) for ratio in ratios):
-        raise ValueError("ratios must be finite and above zero")
-    if not 0.5 < confidence < 1:
-        raise ValueError("the confidence must lie between 0.5 and 1")
-    from scipy.special import stdtrit
-
-    logs = [math.log(ratio) for ratio in ratios]
-    mean = statistics.fmean(logs)
-    half = float(stdtrit(len(logs) - 1, confidence)) * statistics.stdev(logs) / math.sqrt(len(logs))
-    return math.exp(mean - half), math.exp(mean + half)
