@@ -123,8 +123,8 @@ def test_closed_standard_streams_are_never_taken_by_other_files():
         "for descriptor in (0, 1, 2):\n"
         "    os.close(descriptor)\n"
         "sys.stdin = sys.stdout = sys.stderr = None\n"
-        "from nccltune import cli\n"
-        "cli._open_standard_streams()\n"
+        "from nccltune.cli.output import open_standard_streams\n"
+        "open_standard_streams()\n"
         "print('for nobody', file=sys.stderr)\n"
         "sys.exit(0 if os.open(os.devnull, os.O_RDONLY) > 2 else 1)\n"
     )
