@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import importlib
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ..records import Record
+from .nvml import THROTTLES, Library, connect
 from .topology import Topology, pair
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
@@ -22,14 +22,6 @@ _P2P = {0: "OK", 1: "CNS", 2: "GNS", 3: "TNS", 4: "DR", 5: "NS"}
 _P2P_READ, _P2P_WRITE, _P2P_NVLINK = 0, 1, 2
 _REMOTE_SWITCH = 2  # NVML_NVLINK_DEVICE_TYPE_SWITCH
 _CLOCK_SM = 1  # NVML_CLOCK_SM
-# nvmlClocksEventReasons: those that mean a GPU slower than it should be. Idle, application clocks and the power cap
-# under load are left out: they are how a healthy GPU lives.
-_THROTTLES = {
-    0x08: "hardware slowdown",
-    0x20: "software thermal slowdown",
-    0x40: "hardware thermal slowdown",
-    0x80: "hardware power brake",
-}
 
 
 class Gpu(Record):
@@ -98,24 +90,6 @@ class _Device:
     switched: bool | None = None
 
 
-@dataclass(frozen=True)
-class _Library:
-    """The management library, asked so that "not supported" is ``None``."""
-
-    module: Any
-    failures: tuple[type[Exception], ...] = field(default=())
-
-    def ask(self, name: str, *arguments: Any) -> Any:
-        function = getattr(self.module, name, None)
-        if function is None:
-            return None
-        try:
-            answer = function(*arguments)
-        except self.failures:
-            return None
-        return answer.decode(errors="replace") if isinstance(answer, bytes) else answer
-
-
 def read_gpus(environ: Mapping[str, str], nvml: Any = None, root: Path = Path("/")) -> GpuReading:
     """Ask the driver for the GPUs that CUDA would show under ``environ``.
 
@@ -124,22 +98,16 @@ def read_gpus(environ: Mapping[str, str], nvml: Any = None, root: Path = Path("/
         nvml: The module to ask; ``pynvml`` where ``None``.
         root: Where ``/sys`` is.
     """
-    if nvml is None:
-        try:
-            nvml = importlib.import_module("pynvml")
-        except ImportError as error:
-            return GpuReading(error=str(error))
+    library = connect(nvml)
+    if isinstance(library, str):
+        return GpuReading(error=library)
     try:
-        nvml.nvmlInit()
-    except nvml.NVMLError as error:
-        return GpuReading(error=str(error))
-    try:
-        return _read(_Library(nvml, (nvml.NVMLError, UnicodeDecodeError)), environ, root)
+        return _read(library, environ, root)
     finally:
-        _Library(nvml, (nvml.NVMLError,)).ask("nvmlShutdown")
+        library.ask("nvmlShutdown")
 
 
-def _read(library: _Library, environ: Mapping[str, str], root: Path) -> GpuReading:
+def _read(library: Library, environ: Mapping[str, str], root: Path) -> GpuReading:
     count = library.ask("nvmlDeviceGetCount") or 0
     handles = [library.ask("nvmlDeviceGetHandleByIndex", index) for index in range(count)]
     uuids = [library.ask("nvmlDeviceGetUUID", handle) if handle is not None else None for handle in handles]
@@ -207,10 +175,10 @@ def _by_uuid(entry: str, prefix: str, known: Mapping[str, int]) -> int | None:
     return fitting[0] if len(fitting) == 1 else None
 
 
-def _mig_uuids(library: _Library, handles: Sequence[Any]) -> dict[str, int]:
+def _mig_uuids(library: Library, handles: Sequence[Any]) -> dict[str, int]:
     found: dict[str, int] = {}
     for number, handle in enumerate(handles):
-        if handle is None or not _mig(library, handle):
+        if handle is None or not library.is_mig(handle):
             continue
         for at in range(library.ask("nvmlDeviceGetMaxMigDeviceCount", handle) or 0):
             instance = library.ask("nvmlDeviceGetMigDeviceHandleByIndex", handle, at)
@@ -220,20 +188,13 @@ def _mig_uuids(library: _Library, handles: Sequence[Any]) -> dict[str, int]:
     return found
 
 
-def _mig(library: _Library, handle: Any) -> bool | None:
-    mode = library.ask("nvmlDeviceGetMigMode", handle)
-    return None if mode is None else bool(mode[0])
-
-
-def _device(library: _Library, handle: Any, index: int, number: int, root: Path) -> _Device:
+def _device(library: Library, handle: Any, index: int, number: int, root: Path) -> _Device:
     memory = library.ask("nvmlDeviceGetMemoryInfo", handle)
     pci = library.ask("nvmlDeviceGetPciInfo", handle)
     bus_id = _bus_id(pci.busId) if pci is not None else None
     capability = library.ask("nvmlDeviceGetCudaComputeCapability", handle)
     remotes, switched = _nvlinks(library, handle)
-    reasons = library.ask("nvmlDeviceGetCurrentClocksEventReasons", handle)
-    if reasons is None:  # the name before driver 535
-        reasons = library.ask("nvmlDeviceGetCurrentClocksThrottleReasons", handle)
+    reasons = library.clock_reasons(handle)
     gpu = Gpu(
         index=index,
         driver_index=number,
@@ -247,11 +208,11 @@ def _device(library: _Library, handle: Any, index: int, number: int, root: Path)
         nvlinks=None if remotes is None else len(remotes),
         sm_clock_mhz=library.ask("nvmlDeviceGetClockInfo", handle, _CLOCK_SM),
         sm_clock_max_mhz=library.ask("nvmlDeviceGetMaxClockInfo", handle, _CLOCK_SM),
-        throttle=tuple(text for bit, text in _THROTTLES.items() if (reasons or 0) & bit),
+        throttle=tuple(text for bit, text in THROTTLES.items() if (reasons or 0) & bit),
         processes=tuple(
             sorted({int(process.pid) for process in library.ask("nvmlDeviceGetComputeRunningProcesses", handle) or ()})
         ),
-        mig=_mig(library, handle),
+        mig=library.is_mig(handle),
     )
     return _Device(handle, gpu, remotes or (), switched)
 
@@ -271,7 +232,7 @@ def _numa_node(root: Path, bus_id: str | None) -> int | None:
     return node if node >= 0 else None
 
 
-def _nvlinks(library: _Library, handle: Any) -> tuple[tuple[str | None, ...] | None, bool | None]:
+def _nvlinks(library: Library, handle: Any) -> tuple[tuple[str | None, ...] | None, bool | None]:
     """The far ends of the active NVLinks, and whether they are switches."""
     remotes: list[str | None] = []
     switched: bool | None = None
@@ -291,7 +252,7 @@ def _nvlinks(library: _Library, handle: Any) -> tuple[tuple[str | None, ...] | N
     return tuple(remotes), switched
 
 
-def _topology(library: _Library, devices: Sequence[_Device]) -> Topology:
+def _topology(library: Library, devices: Sequence[_Device]) -> Topology:
     links: dict[str, str] = {}
     p2p: dict[str, str] = {}
     for at, one in enumerate(devices):
@@ -312,7 +273,7 @@ def _topology(library: _Library, devices: Sequence[_Device]) -> Topology:
     )
 
 
-def _link(library: _Library, one: _Device, other: _Device) -> str | None:
+def _link(library: Library, one: _Device, other: _Device) -> str | None:
     """The path word between two GPUs, as ``nvidia-smi topo -m`` would print it."""
     direct = sum(remote == other.gpu.pci_bus_id for remote in one.remotes if remote is not None)
     if direct:
@@ -325,7 +286,7 @@ def _link(library: _Library, one: _Device, other: _Device) -> str | None:
     return None if ancestor is None else _ANCESTORS.get(int(ancestor))
 
 
-def _peer_access(library: _Library, one: _Device, other: _Device) -> str | None:
+def _peer_access(library: Library, one: _Device, other: _Device) -> str | None:
     """``OK`` when both reading and writing work, else the driver's word for why not."""
     told = [library.ask("nvmlDeviceGetP2PStatus", one.handle, other.handle, what) for what in (_P2P_READ, _P2P_WRITE)]
     words = [_P2P.get(int(status)) for status in told if status is not None]
