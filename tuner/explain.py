@@ -33,8 +33,8 @@ _MATRIX = re.compile(r"\bGPU0\b.*\bCPU Affinity\b|^\W*(?:\S+ )?\s*GPU0\s+(?:X|GP
 _VERDICT: Final = ("failure_class", "class", "blame", "retry_same_settings", "stop_search", "pattern")
 _FROM_FAILURE: Final = (
     *("blame_setting", "collective", "datatype", "op", "timeout_ms", "seq", "port", "signal", "exit_code"),
-    *("first_failed_local_rank", "blame_settings", "last_enqueued", "last_completed", "seq_by_rank", "cuda_error"),
-    *("confidence", "bus_id"),
+    *("first_failed_local_rank", "blame_settings", "last_enqueued", "last_completed", "seq_by_rank", "ranks_behind"),
+    *("ranks_unheard", "cuda_error", "confidence", "bus_id"),
 )
 
 

@@ -168,16 +168,29 @@ def _name(
     if ended.reason in ("stopped", "launcher_missing"):
         return _ENDED_CLASS[ended.reason], "", {}
     was_killed = ended.reason != "exited"
-    if found := classify(symptoms, was_killed=was_killed):
+    found = classify(symptoms, was_killed=was_killed)
+    if found and not _is_echo(symptoms, told, errors):
         return found
     if was_killed:
         return _ENDED_CLASS[ended.reason], _limit_message(ended), {}
     if told or errors:
-        text = errors[0].message if errors else (result.detail if result else "")
+        text = result.detail if told and result else errors[0].message
         return "workload_error", text, {}
     if symptoms.error:
         return "workload_error", symptoms.error, {}
     return "no_result", "", {}
+
+
+def _is_echo(symptoms: Symptoms, told: str | None, errors: Sequence[RankError]) -> bool:
+    """Whether one rank raised an error by itself and the logs show no more than what its peers saw of that.
+
+    What the harness calls the workload's error surely is. Else it is the first error, unless that is an echo as well.
+    """
+    if symptoms.cause(load_failures(), symptoms=False):
+        return False
+    if told:
+        return symptoms.first_signal is None
+    return symptoms.signal is None and bool(errors) and not read_symptoms(errors[0].message.splitlines()).hits
 
 
 def classify(symptoms: Symptoms, *, was_killed: bool = False) -> tuple[str, str, dict[str, JsonValue]] | None:
@@ -247,6 +260,7 @@ def hang_facts(symptoms: Symptoms) -> dict[str, JsonValue]:
     }
     if symptoms.pattern == "different_seq":
         facts["seq_by_rank"] = {str(stand.rank): stand.seq for stand in reversed(symptoms.stands)}
+    facts["ranks_behind"], facts["ranks_unheard"] = list(symptoms.behind) or None, list(symptoms.unheard) or None
     facts["last_enqueued"], facts["last_completed"] = symptoms.last_enqueued, symptoms.last_completed
     return facts
 

@@ -7,7 +7,7 @@ Torch's watchdog (``ProcessGroupNCCL.cpp``) names the collective at which each r
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -32,6 +32,8 @@ _EXIT = re.compile(r"failed \(exitcode: (-?\d+)\) local_rank: (\d+)")
 _SIGNAL = re.compile(r"Caught signal (\d+) |traceback : Signal (\d+) \(SIG")
 _DUMPED = re.compile(r"^(?:.*: )?(Bus error|Segmentation fault|Killed|Aborted)(?: \(core dumped\))?\s*$")
 _DUMPED_SIGNAL = {"Bus error": 7, "Segmentation fault": 11, "Killed": 9, "Aborted": 6}
+# Signals that no peer's end brings about; SIGTERM and SIGABRT follow when others fail.
+_OWN_SIGNALS = frozenset({4, 7, 8, 9, 11})
 _VERSION = re.compile(r"NCCL version (\d+\.\d+(?:\.\d+)?)")
 _ECHO = re.compile(r"\b(\w+) set (?:by environment )?to (\S.*?)\.?\s*$")
 _INIT = re.compile(r"\brank (\d+) nranks (\d+) .*Init (START|COMPLETE)")
@@ -120,23 +122,52 @@ class Symptoms:
         """
         if not self.stands:
             return "silent_after_init" if self.completed and len(self.completed) >= (self.nranks or 0) else None
-        first: dict[tuple[str | None, int], int] = {}
-        for stand in self.stands:
-            if stand.rank is not None and stand.seq is not None:
-                first.setdefault((stand.group, stand.rank), stand.seq)
-        for group in dict.fromkeys(group for group, _ in first):
-            seqs = {rank: seq for (of, rank), seq in first.items() if of == group}
-            # A rank that never asked for the collective does not time out itself.
-            behind = [rank for rank, last in self.enqueued.items() if rank not in seqs and last < min(seqs.values())]
-            if behind or len(set(seqs.values())) > 1:
+        for seqs in self._seqs().values():
+            if self._behind(seqs) or len(set(seqs.values())) > 1:
                 return "different_seq"
             if len(seqs) > 1:
                 return "same_seq"
         return None
 
     @property
+    def behind(self) -> list[int]:
+        """Ranks that had not come as far as the farthest, in the first process group where ranks differ."""
+        for seqs in self._seqs().values():
+            late = [rank for rank, seq in seqs.items() if seq < max(seqs.values())]
+            if found := sorted({*late, *self._behind(seqs)}):
+                return found
+        return []
+
+    @property
+    def unheard(self) -> list[int]:
+        """Ranks of the group of which the log has not a word since the others stood still."""
+        heard = {stand.rank for stand in self.stands} | self.enqueued.keys()
+        return [rank for rank in range(self.nranks or 0) if rank not in heard] if self.stands else []
+
+    def _seqs(self) -> dict[str | None, dict[int, int]]:
+        """Process group to rank to the number of the collective at which it timed out first."""
+        found: dict[str | None, dict[int, int]] = {}
+        for stand in self.stands:
+            if stand.rank is not None and stand.seq is not None:
+                found.setdefault(stand.group, {}).setdefault(stand.rank, stand.seq)
+        return found
+
+    def _behind(self, seqs: Mapping[int, int]) -> list[int]:
+        """Ranks that never asked for the collective: they do not time out themselves."""
+        return [rank for rank, last in self.enqueued.items() if rank not in seqs and last < min(seqs.values())]
+
+    @property
     def signal(self) -> int | None:
-        """The signal that ended the first failing rank."""
+        """The signal that ended the rank that failed by itself.
+
+        Of several ranks torchrun may report one first that merely lost its peer: its times are whole seconds. A crash
+        is nobody's echo, so it counts wherever it stands.
+        """
+        return self.first_signal or next((number for number in self.signals if number in _OWN_SIGNALS), None)
+
+    @property
+    def first_signal(self) -> int | None:
+        """The signal that ended the rank that torchrun reported first."""
         for code, _ in self.exits[:1]:  # what ended later was ended because of the first
             number = -code if code < 0 else code - 128
             return number if 0 < number < 65 else None
