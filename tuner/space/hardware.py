@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from itertools import combinations
 from typing import Final, TypeAlias
 
-from ..machine.facts import Facts
+from ..machine.facts import Facts, Links, link_kind
 from ..machine.topology import is_nvlink
 from ..records import Placement
 from .catalogue import Need, Nodes
@@ -19,6 +20,33 @@ BLACKWELL: Final = (10, 0)
 def ranks_per_node(placement: Placement) -> int:
     """The most ranks that one node, as NCCL counts them, can hold."""
     return -(-placement.world_size // placement.nccl_nodes)
+
+
+def gpus_by_node(facts: Facts, placement: Placement) -> tuple[tuple[int, ...], ...]:
+    """The GPUs that the ranks of this machine use, by node as NCCL counts nodes; rank k of a machine uses GPU k.
+
+    Returns:
+        A group for each emulated node, else one; empty where the GPUs are not known.
+    """
+    each = ranks_per_node(placement)
+    used = sorted(facts.topology.gpus)[: placement.nproc_per_node] if facts.topology else []
+    return tuple(tuple(used[start : start + each]) for start in range(0, len(used), each))
+
+
+def pairs_in_use(facts: Facts, placement: Placement) -> tuple[tuple[int, int], ...]:
+    """The pairs of GPUs that can talk without the network: those whose ranks are on one node."""
+    return tuple(pair for group in gpus_by_node(facts, placement) for pair in combinations(group, 2))
+
+
+def links_in_use(facts: Facts, placement: Placement) -> Links:
+    """The kind of path that a ring inside each node can keep to; not that of GPUs which no rank uses."""
+    if facts.topology is None:
+        return facts.links
+    kinds = {
+        link_kind(facts.topology.model_copy(update={"gpus": group}), len(group))
+        for group in gpus_by_node(facts, placement)
+    }
+    return kinds.pop() if len(kinds) == 1 else "pcie"
 
 
 def why_not_on(nodes: Iterable[Nodes], placement: Placement) -> str | None:
@@ -40,15 +68,16 @@ def why_not_here(needs: Iterable[Need], facts: Facts, placement: Placement) -> s
     return None
 
 
-def _nvlink(facts: Facts, _: Placement) -> str | None:
-    links = facts.topology.links.values() if facts.topology else ()
-    if facts.links == "nvlink" or any(map(is_nvlink, links)) or (facts.topology is None and len(facts.gpus) > 1):
+def _nvlink(facts: Facts, placement: Placement) -> str | None:
+    if facts.topology is None:
+        return None if facts.links == "nvlink" or len(facts.gpus) > 1 else "no GPUs are joined by NVLink"
+    if any(is_nvlink(facts.topology.link(*pair)) for pair in pairs_in_use(facts, placement)):
         return None
     return "no GPUs are joined by NVLink"
 
 
-def _pcie(facts: Facts, _: Placement) -> str | None:
-    return "all GPUs are joined by NVLink" if facts.links == "nvlink" else None
+def _pcie(facts: Facts, placement: Placement) -> str | None:
+    return "all GPUs are joined by NVLink" if links_in_use(facts, placement) == "nvlink" else None
 
 
 def _nvswitch(facts: Facts, _: Placement) -> str | None:

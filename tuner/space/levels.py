@@ -10,31 +10,32 @@ import re
 from collections.abc import Mapping, Sequence
 
 from ..machine.facts import Facts
-from ..machine.topology import Topology
+from ..records import Placement
 from .catalogue import PathLevel
+from .hardware import pairs_in_use, ranks_per_node
 
 _NCCL_WORDS: Mapping[str, str] = {"PSB": "PIX", "SOC": "SYS", "NODE": "PHB"}
 """Words of nvidia-smi for which NCCL has another one: it knows a CPU by NUMA node, so NODE is within one (PHB)."""
 
 
-def equal_levels(values: Sequence[str | None], levels: PathLevel, facts: Facts, ranks_per_node: int) -> dict[str, str]:
+def equal_levels(values: Sequence[str | None], levels: PathLevel, facts: Facts, placement: Placement) -> dict[str, str]:
     """Find the values that do here what an earlier one, or no value, does.
 
     Args:
         values: As they stand in the space; ``None`` for unset.
         levels: The knob's words, near to far.
         facts: Of this machine; without the paths between its GPUs nothing is merged.
-        ranks_per_node: How many of the GPUs are used.
+        placement: Which of the GPUs are used, and which of them are on one node.
 
     Returns:
         The value to be dropped and the reason.
     """
-    paths = _paths(facts.topology, levels, ranks_per_node)
+    paths = _paths(facts, levels, placement)
     if not paths:
         return {}
     words = levels.words
     present = {words.index(path) for path in paths}
-    unset = [words.index(word) for word in _unset(levels, facts)]
+    unset = [words.index(word) for word in _unset(levels, facts, placement)]
     said = "the paths between the GPUs are " + ", ".join(sorted(paths, key=words.index))
     kept: list[str] = []
     dropped: dict[str, str] = {}
@@ -51,12 +52,11 @@ def equal_levels(values: Sequence[str | None], levels: PathLevel, facts: Facts, 
     return dropped
 
 
-def _paths(topology: Topology | None, levels: PathLevel, ranks_per_node: int) -> set[str]:
+def _paths(facts: Facts, levels: PathLevel, placement: Placement) -> set[str]:
     """The kinds of path between the GPUs in use, in NCCL's words; empty where one of them is not known."""
-    if topology is None:
+    if facts.topology is None:
         return set()
-    used = topology.model_copy(update={"gpus": tuple(sorted(topology.gpus)[:ranks_per_node])})
-    paths = {_word(topology.link(one, other)) for one, other in used.pairs()}
+    paths = {_word(facts.topology.link(*pair)) for pair in pairs_in_use(facts, placement)}
     if not paths <= set(levels.words):
         return set()
     known = {path for path in paths if path}
@@ -70,10 +70,13 @@ def _word(link: str | None) -> str | None:
     return "NVL" if re.match(r"NV\d*\Z", link) else _NCCL_WORDS.get(link, link)
 
 
-def _unset(levels: PathLevel, facts: Facts) -> tuple[str, ...]:
-    """What unset may mean: SYS on AMD hosts with at most two GPUs (``src/graph/paths.cc`` ``ncclTopoCheckP2p``)."""
+def _unset(levels: PathLevel, facts: Facts, placement: Placement) -> tuple[str, ...]:
+    """What unset may mean: SYS on AMD hosts with at most two GPUs (``src/graph/paths.cc`` ``ncclTopoCheckP2p``).
+
+    NCCL counts the GPUs of the communicator's ranks on its node, not those of the machine.
+    """
     farthest = levels.words[-1]
-    if len(facts.gpus) > 2:
+    if ranks_per_node(placement) > 2:
         return (levels.unset_means,)
     if facts.cpu.model is None:
         return (levels.unset_means, farthest)

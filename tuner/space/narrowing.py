@@ -13,7 +13,7 @@ from ..machine.facts import Facts
 from ..records import Candidate, Dimension, Evidence, Placement, Space
 from .catalogue import Catalogue, DocsClass, Integer, Knob, PathLevel
 from .conditions import conditions_of
-from .hardware import ranks_per_node, why_not_here, why_not_on
+from .hardware import links_in_use, ranks_per_node, why_not_here, why_not_on
 from .legality import Circumstances, canonical, why_illegal, why_setting_illegal
 from .levels import equal_levels
 from .selection import parse_selection
@@ -84,7 +84,7 @@ def narrow(
                 found[value] = why
         if isinstance(knob.values, PathLevel) and knob.role == "gpu_paths":
             left = tuple(value for value in values if value not in found)
-            found |= equal_levels(left, knob.values, facts, ranks_per_node(placement))
+            found |= equal_levels(left, knob.values, facts, placement)
         if knob.role == "cpu_threads" and None in values and placement.nproc_per_node > 1:
             found["1"] = "the same as unset: torchrun gives each of several ranks one thread"
         return found
@@ -218,7 +218,7 @@ def _why_no_ll128(facts: Facts, placement: Placement) -> str | None:
         return "LL128 needs GPUs from Volta on"
     if len(known) > 1 and min(known) < (9, 0):
         return "LL128 needs GPUs of one generation"
-    if ranks_per_node(placement) > 1 and facts.links == "pcie" and facts.topology is not None:
+    if ranks_per_node(placement) > 1 and links_in_use(facts, placement) == "pcie" and facts.topology is not None:
         return "NCCL allows no LL128 between GPUs that are not joined by NVLink"
     return None
 

@@ -13,6 +13,7 @@ from ..records import Backend, Candidate, Dimension, Placement, Record, Space
 from .catalogue import Catalogue, Knob, data_folder, nearest_knob
 from .conditions import Condition, as_data, names_of
 from .document import Document, Loc, read_document
+from .hardware import links_in_use
 from .values import canonical_value, why_no_value
 
 Value: TypeAlias = str | Annotated[int, Field(strict=True)] | None
@@ -53,7 +54,7 @@ def choose(facts: Facts, placement: Placement) -> str:
         return "cpu"
     if placement.nccl_nodes > 1:
         return "infiniband" if facts.has_infiniband and not placement.emulated_nodes else "tcp"
-    return "nvlink" if facts.links == "nvlink" else "pcie"
+    return "nvlink" if links_in_use(facts, placement) == "nvlink" else "pcie"
 
 
 def load_space(name_or_path: str, catalogue: Catalogue) -> Space:
