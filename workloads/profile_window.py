@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 # Recorded steps that do not count: the profiler starts up in them, their launch is not hidden behind earlier
 # work, and GPU records are lost at the beginning of a session if anywhere.
 _PASSED_OVER = 2
+# One recorded step more than counts: where it begins on the GPU the last one ends, idle time and all.
+_CLOSING = 1
 
 
 def run(
@@ -48,7 +50,7 @@ def run(
     with tempfile.TemporaryDirectory(prefix="nccltune-") as folder:
         path = Path(folder) / "trace.json"
         _record(step, count, device, path, beat)
-        reduced, problem = _reduce(path)
+        reduced, problem = _reduce(path, count)
     gathered = control.gather("profiled", {"trace": reduced and reduced.to_plain(), "problem": problem})
     if gathered is None:
         return None, []
@@ -79,7 +81,7 @@ def _recording(
     from torch.autograd import profiler
 
     with profiler.profile(use_device="cuda" if device.type == "cuda" else None, use_kineto=True) as recorded:
-        for index in range(_PASSED_OVER + count):
+        for index in range(_PASSED_OVER + count + _CLOSING):
             with profiler.record_function(f"ProfilerStep#{index}"):
                 yield
             beat(index + 1)
@@ -87,11 +89,11 @@ def _recording(
     recorded.export_chrome_trace(str(path))
 
 
-def _reduce(path: Path) -> tuple[timeline.RankTrace | None, str]:
+def _reduce(path: Path, count: int) -> tuple[timeline.RankTrace | None, str]:
     try:
         # Kernel names of templates have held control characters and broken UTF-8.
         document = json.loads(path.read_text(encoding="utf-8", errors="replace"), strict=False)
-        return timeline.reduce(document, first_step=_PASSED_OVER), ""
+        return timeline.reduce(document, first_step=_PASSED_OVER, last_step=_PASSED_OVER + count - 1), ""
     except (OSError, ValueError) as error:
         return None, f"the trace cannot be read: {error}"
 

@@ -142,7 +142,26 @@ def communication(ranks: Sequence[RankTrace], untraced_step_us: float | None = N
         "transfer_us": transfer_us,
         "waiting_us": None if transfer_us is None else busy_us - transfer_us,
         "inflation": step_us / untraced_step_us if untraced_step_us else None,
+        "idle_share": _idle_share(ranks, untraced_step_us, transfer_us) if source == "cuda" else None,
     }
+
+
+def _idle_share(ranks: Sequence[RankTrace], untraced_step_us: float | None, transfer_us: float | None) -> float | None:
+    """Say in which share of an untraced step even the busiest GPU had nothing to do.
+
+    The profiler slows the host down, not the kernels: their time under it is held against the step without it.
+    A collective that waits for a late rank keeps its GPU busy for nothing and counts as idle here. The busiest GPU
+    decides, since the others may well wait for a slower one.
+    """
+    if not untraced_step_us:
+        return None
+
+    def worked_us(rank: RankTrace) -> float:
+        busy_us = _mean_of_steps(rank.steps, "step_us") - _mean_of_steps(rank.steps, "idle_us")
+        exposed_us = _mean_of_steps(rank.steps, "comm_us") - _mean_of_steps(rank.steps, "overlap_us")
+        return busy_us - (0.0 if transfer_us is None else max(0.0, exposed_us - transfer_us))
+
+    return max(0.0, 1 - max(worked_us(rank) for rank in ranks) / untraced_step_us)
 
 
 def answers(ranks: Sequence[RankTrace]) -> dict[str, Any]:

@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+import gzip
 import itertools
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -154,6 +157,90 @@ def test_work_on_the_gpu_belongs_to_the_step_that_launched_it() -> None:
     )
 
     assert [(each.step_us, each.comm_us, each.compute_us) for each in found.steps] == [(100, 20, 40), (70, 30, 0)]
+
+
+def launched(correlation: int, at: float, name: str, begin: float, duration: float, tid: int = 7) -> list[Any]:
+    """A kernel and the launch that asked for it."""
+    return [
+        event("cuda_runtime", "cudaLaunchKernel", at, 1, 3, correlation=correlation),
+        event("kernel", name, begin, duration, tid, correlation=correlation),
+    ]
+
+
+def test_launches_tell_where_a_step_lies_on_the_gpu_though_its_annotation_covers_little() -> None:
+    """The annotation of a step ends long before its work, and a step of collectives alone has none."""
+    document = trace(
+        step(1, 0, 20),
+        step(2, 20, 20),
+        step(3, 40, 20),
+        step(1, 100, 5, "gpu_user_annotation"),
+        step(2, 200, 5, "gpu_user_annotation"),
+        *launched(1, 1, GEMM, 100, 60),
+        *launched(2, 15, NCCL, 150, 40, 17),
+        *launched(3, 21, GEMM, 200, 70),
+        *launched(4, 35, NCCL, 270, 20, 17),
+        *launched(5, 41, GEMM, 310, 60),
+        *launched(6, 55, NCCL, 350, 40, 17),
+    )
+
+    steps = timeline.reduce(document).steps
+    closed = timeline.reduce(document, last_step=2).steps
+
+    assert [(each.step_us, each.comm_us, each.compute_us, each.idle_us) for each in steps] == [
+        (100, 40, 60, 10),
+        (110, 20, 70, 20),
+        (80, 40, 60, 0),  # nothing says what follows the last one
+    ]
+    assert closed == steps[:2], "a later step ends an earlier one also where it does not count"
+
+
+def test_the_gpu_is_idle_where_it_waits_for_the_host_or_for_a_late_rank_but_not_where_it_transfers() -> None:
+    def rank(begin: float, duration: float) -> timeline.RankTrace:
+        document = trace(step(1, 0, 1), step(2, 5, 1), *launched(1, 0, GEMM, 100, 300))
+        document["traceEvents"] += launched(2, 0.5, NCCL, begin, duration, 17) + launched(3, 5, GEMM, 1100, 300)
+        return timeline.reduce(document, last_step=1)
+
+    late, early = rank(850, 50), rank(500, 400)
+
+    found = timeline.communication([early, late], untraced_step_us=700)
+
+    assert found is not None
+    assert found["idle_share"] == pytest.approx(1 - (300 + 50) / 700)
+    alone = timeline.communication([early], untraced_step_us=700)
+    assert alone is not None
+    assert alone["idle_share"] == 0, "with one trace nobody knows that it waits"
+    unknown = timeline.communication([early, late])
+    assert unknown is not None
+    assert unknown["idle_share"] is None
+
+
+def recorded(name: str) -> list[timeline.RankTrace]:
+    paths = sorted((Path(__file__).parents[1] / "recordings" / "traces").glob(f"{name}.rank*.json.gz"))
+    documents = [json.loads(gzip.decompress(path.read_bytes())) for path in paths]
+    return [timeline.reduce(document, first_step=2, last_step=4) for document in documents]
+
+
+def test_a_real_all_reduce_takes_as_long_under_the_profiler_as_without_it() -> None:
+    found = timeline.communication(recorded("2xh200-allreduce-256m"), untraced_step_us=893)
+
+    assert found is not None
+    assert found["steps"] == 3
+    assert found["inflation"] == pytest.approx(1, abs=0.01)
+    assert found["share"] > 0.99
+    assert found["idle_share"] < 0.02
+    assert found["transfer_us"] == pytest.approx(884, abs=1)
+
+
+def test_a_real_step_that_waits_for_the_host_is_seen_as_such() -> None:
+    """Rank 1 was late, so rank 0 waited inside NCCL for 40 of 57 ms; both GPUs computed 28 to 32 ms."""
+    ranks = recorded("2xh200-resnet-128")
+
+    found = timeline.communication(ranks, untraced_step_us=57_000)
+
+    assert found is not None
+    assert found["inflation"] == pytest.approx(1, abs=0.01)
+    assert found["transfer_us"] < 1_000
+    assert found["idle_share"] == pytest.approx(0.45, abs=0.02)
 
 
 def test_earlier_steps_are_passed_over() -> None:
