@@ -22,7 +22,7 @@ from .space import enumeration, legality, narrowing, space_file
 from .trial import environment, launch
 from .trial import workload as workloads
 from .trial.paths import launch_paths
-from .trial.placement import place
+from .trial.placement import limits_here, place
 
 PROFILED_STEPS = 4
 _EVIDENCE_STEPS = Steps(warmup_min=2, warmup_max=2, warmup_s=0.0, timed_min=2, timed_max=2, block=2, timed_s=0.1)
@@ -144,11 +144,7 @@ class Plan:
     @property
     def limits(self) -> Limits:
         """How long a launch may take."""
-        limits = self.workload.limits
-        if self.placement.nnodes == 1:
-            return limits
-        more = {"startup_s": max(240.0, limits.startup_s), "total_s": max(900.0, limits.total_s)}
-        return limits.model_copy(update=more)
+        return limits_here(self.workload.limits, self.placement, self.facts.cpu.cores_usable)
 
     @cached_property
     def identity(self) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import json
 import logging
 import secrets
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations, pairwise
@@ -17,6 +18,7 @@ from .records import Failure, Limits, Measurement, Outcome, Placement, Record, R
 from .trial import environment, evidence
 from .trial.nccl_facts import NcclLog
 from .trial.paths import launch_paths
+from .trial.placement import limits_here
 from .trial.runner import LaunchRunner, Runner
 
 logger = logging.getLogger(__name__)
@@ -81,6 +83,11 @@ class Probe:
         }
 
 
+def ranks_of(name: str) -> tuple[int, ...]:
+    """The two ranks of a pair; none for all ranks together, of which no single one is meant."""
+    return () if name == WORLD else tuple(int(rank) for rank in name.split("-"))
+
+
 def pairs_of(placement: Placement) -> list[tuple[int, int]]:
     """The pairs to try: all of one node; of several nodes those inside each, and the first ranks of neighbours."""
     each = placement.nproc_per_node
@@ -142,7 +149,7 @@ class _Course:
     def run(self) -> Probe:
         failure: Failure | None = None
         for number in range(MOST_LAUNCHES):
-            left = [name for name in self._names if name not in self._done]
+            left = self._left()
             if not left:
                 break
             request = self._request(f"{number:04d}-probe", left)
@@ -163,9 +170,19 @@ class _Course:
             libraries=self._libraries,
         )
 
+    def _left(self) -> list[str]:
+        """What was not tried yet; last what holds a rank that was in parts that hang.
+
+        Each part that hangs costs a launch, and there are few. So a GPU that hangs with every other one leaves time to
+        try all pairs without it, which shows that it is this one.
+        """
+        hung = Counter(rank for part in self._done.values() if part.state == "hangs" for rank in ranks_of(part.name))
+        left = [name for name in self._names if name not in self._done]
+        return sorted(left, key=lambda name: max((hung[rank] for rank in ranks_of(name)), default=0))
+
     def _request(self, launch_id: str, names: Sequence[str]) -> Request:
-        several = self._placement.nnodes > 1
-        limits = Limits(startup_s=240.0 if several else 120.0, no_progress_s=self._patience_s + 30.0)
+        limits = limits_here(Limits(), self._placement, self._facts.cpu.cores_usable)
+        limits = limits.model_copy(update={"no_progress_s": self._patience_s + 30.0})
         request = Request(
             study="probe",
             launch_id=launch_id,
@@ -173,7 +190,7 @@ class _Course:
             workload="probe",
             options={
                 "world": WORLD in names,
-                "pairs": [[int(rank) for rank in name.split("-")] for name in names if name != WORLD],
+                "pairs": [list(ranks_of(name)) for name in names if name != WORLD],
                 "patience_s": self._patience_s,
                 "report": str(launch_paths(self._folder, launch_id).folder / "probe.jsonl"),
             },

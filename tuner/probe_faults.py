@@ -9,7 +9,7 @@ from pathlib import Path
 from .machine.facts import Facts
 from .machine.faults import Fault
 from .machine.topology import is_nvlink
-from .probe import Part, Probe
+from .probe import Part, Probe, ranks_of
 from .records import Placement
 from .trial import evidence
 from .trial.nccl_facts import NcclLog
@@ -27,7 +27,12 @@ _ON_CPU = "Look at the loopback interface, firewall rules and memory of this mac
 
 def faults(probe: Probe, facts: Facts, placement: Placement) -> list[Fault]:
     """Find what the probe shows to be wrong."""
-    found = [*_launch(probe), *_world(probe), *_pairs(probe, facts, placement), *_slow(probe, facts, placement)]
+    found = [
+        *_launch(probe),
+        *_world(probe, facts, placement),
+        *_pairs(probe, facts, placement),
+        *_slow(probe, facts, placement),
+    ]
     return found + (list(_network(probe.log, facts, placement)) if probe.log else []) + list(_library(probe, facts))
 
 
@@ -41,7 +46,7 @@ def _launch(probe: Probe) -> Iterator[Fault]:
         )
 
 
-def _world(probe: Probe) -> Iterator[Fault]:
+def _world(probe: Probe, facts: Facts, placement: Placement) -> Iterator[Fault]:
     state, detail = probe.world.state, probe.world.detail
     words = {
         "wrong": ("group_wrong_data", "gives wrong sums"),
@@ -54,11 +59,21 @@ def _world(probe: Probe) -> Iterator[Fault]:
         yield Fault(
             name=name,
             what=f"An all-reduce over all ranks {said}{f': {detail}' if detail else ''}",
-            do="See the pairs that are named here"
+            do=_what_pairs_say(probe, facts, placement)
             if bad
             else "Run the job with NCCL_DEBUG=INFO and give its log to 'nccltune explain'",
             fatal=True,
         )
+
+
+def _what_pairs_say(probe: Probe, facts: Facts, placement: Placement) -> str:
+    """Name the one rank that all bad pairs have in common, where other pairs are right."""
+    bad = [set(ranks_of(part.name)) for part in probe.pairs if part.state in ("wrong", "hangs", "failed")]
+    common = set.intersection(*bad)
+    if len(bad) < 2 or len(common) != 1 or not any(part.state == "right" for part in probe.pairs):
+        return "See the pairs that are named here"
+    one = "GPU" if _are_gpus(facts, placement) else "Rank"
+    return f"{one} {common.pop()} is in every pair that is named here: leave it out, and look at it and its links"
 
 
 def _pairs(probe: Probe, facts: Facts, placement: Placement) -> Iterator[Fault]:
@@ -145,11 +160,6 @@ def _same_file(one: str, other: str) -> bool:
     return Path(one).resolve() == Path(other).resolve()
 
 
-def _ranks(part: Part) -> tuple[int, int]:
-    one, other = part.name.split("-")
-    return int(one), int(other)
-
-
 def _are_gpus(facts: Facts, placement: Placement) -> bool:
     """Whether the number of a rank is that of its GPU."""
     return facts.backend == "nccl" and placement.nnodes == 1
@@ -159,13 +169,14 @@ def _link(part: Part, facts: Facts, placement: Placement) -> str | None:
     """The path word between the GPUs of a pair, where it is known."""
     if not _are_gpus(facts, placement) or facts.topology is None:
         return None
-    return facts.topology.link(*_ranks(part))
+    one, other = ranks_of(part.name)
+    return facts.topology.link(one, other)
 
 
 def _kind(part: Part, facts: Facts, placement: Placement) -> str:
     """What pairs are compared by: the path word, and whether both ranks are on one node as NCCL counts them."""
     each = placement.world_size // placement.nccl_nodes
-    one, other = (rank // each for rank in _ranks(part))
+    one, other = (rank // each for rank in ranks_of(part.name))
     if one != other:
         return "between nodes"
     link = _link(part, facts, placement)
@@ -173,7 +184,7 @@ def _kind(part: Part, facts: Facts, placement: Placement) -> str:
 
 
 def _who(part: Part, facts: Facts, placement: Placement) -> str:
-    one, other = _ranks(part)
+    one, other = ranks_of(part.name)
     link = _link(part, facts, placement)
     return f"{'GPUs' if _are_gpus(facts, placement) else 'Ranks'} {one} and {other}{f' ({link})' if link else ''}"
 

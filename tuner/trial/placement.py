@@ -8,9 +8,14 @@ import socket
 from collections.abc import Mapping
 
 from ..errors import MachineError, UsageError
-from ..records import Backend, Placement
+from ..records import Backend, Limits, Placement
 
 _RANKS_A_CORE = 32
+_RANKS_A_CORE_IN_TIME = 8
+"""Up to here the limits hold as they are. Until it is in the group a rank needs some 4 s of one core, nearly all of it
+to import torch (8 ranks on 2 cores were up after 16 s), so 8 ranks a core need 32 s of the 120 s that they have."""
+_SEVERAL_NODES = {"startup_s": 240.0, "total_s": 900.0}
+"""A cluster's launcher and a shared file system take their time."""
 _FIRST_HOST = re.compile(r"(?P<stem>[^,\[]+)(?:\[(?P<ranges>[^\]]+)\](?P<tail>[^,\[]*))?")
 
 
@@ -68,6 +73,23 @@ def place(
         launch_prefix=prefix,
         rendezvous_host=host,
     )
+
+
+def limits_here(limits: Limits, placement: Placement, cores: int) -> Limits:
+    """Give the ranks the time that they need here to come up, and to come to their next sign of life.
+
+    Args:
+        limits: Of the workload, for one node whose cores are not crowded.
+        placement: Where the ranks run; several nodes are taken to be alike.
+        cores: Usable cores of this machine.
+    """
+    found = limits.model_dump()
+    if placement.nnodes > 1:
+        found |= {name: max(found[name], least_s) for name, least_s in _SEVERAL_NODES.items()}
+    crowd = placement.nproc_per_node / (max(1, cores) * _RANKS_A_CORE_IN_TIME)
+    if crowd > 1:
+        found |= {name: crowd * found[name] for name in ("startup_s", "no_progress_s", "total_s")}
+    return Limits(**found)
 
 
 def _ranks(backend: Backend, gpus: int, cores: int | None, nproc: int | None, nodes: int) -> int:
