@@ -196,14 +196,14 @@ class Run:
         ranks = self._rank_reports(timed)
         if self._group.rank:
             return None
-        self._judge(warm, timed)
+        flat = self._judge(warm, timed)
         parts_s = {"build": build_s, "warmup": self._heartbeat.parts_s.get("warmup", 0.0) - build_s}
         return {
             "outcome": "measurement",
             "step_times_us": timed.step_us,
             "clock": clock.name,
             "warmup_steps": warm.steps,
-            "flat": warm.flat,
+            "flat": flat,
             **self._numbers(workload, timed),
             "communication": communication,
             "checks": checks if first_step is None else {**checks, "first_step": first_step},
@@ -307,15 +307,17 @@ class Run:
             metrics |= self._guarded(lambda: workload.metrics(numbers) if workload.metrics else {})
         return {"size_times_us": call_us, "metrics": metrics}
 
-    def _judge(self, warm: WarmUp, timed: Timed) -> None:
-        from . import stopping
+    def _judge(self, warm: WarmUp, timed: Timed) -> bool:
+        """Warn of what a reader of the median should know; say whether the step time was flat by then."""
+        from . import detectors
 
-        if not warm.flat:
+        flat = warm.flat or detectors.is_steady(timed.step_us)
+        if not flat:
             self._warnings.append(f"the step time was not flat after {warm.steps} warm-up steps")
         if len(timed.step_us) < self._request.steps.timed_min:
             self._warnings.append(self._few(len(timed.step_us)))
-        if stopping.drifts(timed.step_us):
-            self._warnings.append("the step time drifted while it was timed")
+        self._warnings += detectors.warnings(timed.step_us, timed.ranks_us)
+        return flat
 
     def _few(self, steps: int) -> str:
         return f"the steps are so slow that only {steps} were timed"

@@ -42,12 +42,14 @@ class Timed:
         step_us: Per step the maximum over the ranks.
         part_us: Part of the step to its time in each step, the maximum over the ranks.
         host_us: Median over the blocks of the host's time to hand out a step, the maximum over the ranks.
+        ranks_us: Own step times of each rank.
     """
 
     own_us: list[float] = field(default_factory=list)
     step_us: list[float] = field(default_factory=list)
     part_us: dict[str, list[float]] = field(default_factory=dict)
     host_us: float = 0.0
+    ranks_us: list[list[float]] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -177,4 +179,5 @@ def _over_ranks(own_us: list[float], blocks: list[list[dict[str, Any]]]) -> Time
         for part in block[0]["part_us"]:
             part_us.setdefault(part, []).extend(slowest([rank["part_us"].get(part, []) for rank in block]))
     hosts = [max(rank["host_us"] for rank in block) for block in blocks]
-    return Timed(own_us, step_us, part_us, statistics.median(hosts) if hosts else 0.0)
+    ranks_us = [[time_us for each in of_rank for time_us in each["step_us"]] for of_rank in zip(*blocks, strict=True)]
+    return Timed(own_us, step_us, part_us, statistics.median(hosts) if hosts else 0.0, ranks_us)

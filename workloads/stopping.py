@@ -13,7 +13,6 @@ from .request import Steps
 # explains. One per cent is the smallest gain that the tool reports by default.
 FLAT_SHARE = 0.01
 FLAT_ERRORS = 3.0
-DRIFT_ERRORS = 4.0
 
 # A window shorter than this says more about the scheduler than about the step.
 WINDOW_US = 20_000.0
@@ -106,22 +105,6 @@ def is_flat(windows_us: Sequence[Sequence[float]]) -> bool:
     error = _MEDIAN_TO_MEAN_ERROR * noise([earlier_us, later_us])
     chance = FLAT_ERRORS * error * math.hypot(1 / math.sqrt(len(earlier_us)), 1 / math.sqrt(len(later_us)))
     return not _differ(earlier_us, later_us, chance)
-
-
-def drifts(times_us: Sequence[float]) -> bool:
-    """Say whether the step time changed while it was timed.
-
-    Args:
-        times_us: All timed steps, in order.
-
-    Returns:
-        Whether the last third differs from the first; False for fewer than 12 steps.
-    """
-    third = len(times_us) // 3
-    if third < 4:
-        return False
-    first, last = times_us[:third], times_us[-third:]
-    return _differ(first, last, DRIFT_ERRORS * math.hypot(median_error(first), median_error(last)))
 
 
 def window_steps(steps: Steps, typical_us: float | None, no_progress_s: float) -> int:
