@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 # Recorded steps that do not count: the profiler starts up in them, their launch is not hidden behind earlier
 # work, and GPU records are lost at the beginning of a session if anywhere.
 _PASSED_OVER = 2
-# One recorded step more than counts: where it begins on the GPU the last one ends, idle time and all.
+# On a GPU one step more than counts is recorded: where it begins the last one ends, idle time and all.
 _CLOSING = 1
 
 
@@ -80,8 +80,9 @@ def _recording(
 ) -> Generator[None, None, None]:
     from torch.autograd import profiler
 
-    with profiler.profile(use_device="cuda" if device.type == "cuda" else None, use_kineto=True) as recorded:
-        for index in range(_PASSED_OVER + count + _CLOSING):
+    on_gpu = device.type == "cuda"
+    with profiler.profile(use_device="cuda" if on_gpu else None, use_kineto=True) as recorded:
+        for index in range(_PASSED_OVER + count + (_CLOSING if on_gpu else 0)):
             with profiler.record_function(f"ProfilerStep#{index}"):
                 yield
             beat(index + 1)
