@@ -62,7 +62,7 @@ def _misspelt(name: str, source: str, facts: Facts, catalogue: Catalogue) -> Fau
     names = facts.nccl.names if facts.nccl else ()
     if name in catalogue.knobs or name in catalogue.gone or name in names or not name.startswith("NCCL_"):
         return None
-    if name.startswith(DEBUG_PREFIX) or name == CONF_FILE:
+    if name.startswith(DEBUG_PREFIX) or name == CONF_FILE or name in catalogue.foreign:
         return None
     # The catalogue holds not every name, and many that are right look alike; machine.faults knows the library's.
     near = get_close_matches(name, [*catalogue.knobs, *names], n=1, cutoff=_A_LETTER_OR_TWO)

@@ -142,7 +142,8 @@ def machine_faults(facts: Facts, catalogue: Catalogue) -> list[Fault]:
     better = conflicts.by_name(facts, catalogue)
     inherited = facts.inherited
     # What the catalogue explains is not said again as a name that the library does not have.
-    rest = {name: value for name, value in inherited.settings.items() if name not in better}
+    explained = better.keys() | catalogue.foreign.keys()
+    rest = {name: value for name, value in inherited.settings.items() if name not in explained}
     trimmed = facts.model_copy(update={"inherited": inherited.model_copy(update={"settings": rest})})
     return [
         *faults(trimmed, lambda name: name in catalogue.knobs and catalogue.knobs[name].docs == "debugging"),

@@ -122,6 +122,12 @@ def test_torch_without_nccl_is_fatal_and_comes_first():
 # ---- what is inherited
 
 
+def test_what_an_image_says_of_itself_is_no_fault():
+    quiet = judged(inheriting())
+
+    assert judged(inheriting(NCCL_VERSION="2.28.3-1", NCCL_HOME="/usr")).faults == quiet.faults
+
+
 @pytest.mark.parametrize(
     ("setting", "value", "name", "said"),
     [
