@@ -15,7 +15,7 @@ The two answer different questions, so there are four columns.
   microsecond from each: of a step with 2000 short kernels, one millisecond.
 * *HTA, exact stamps*: the same without that cut (``HTA_DISABLE_NS_ROUNDING=1``).
 * *nccltune, whole trace*: our own code on the same stretch, all steps in one. A difference to the second column is one
-  in telling kernels apart or in adding up intervals. HTA 0.5.0 takes GPU annotations (``nccl:all_reduce`` of the category
+  in telling kernels apart or in adding up intervals. HTA 0.5.0 takes GPU annotations (``nccl:all_reduce``, category
   ``gpu_user_annotation``) for computation where a trace has them; memory sets are work to HTA and idle time here.
 * *nccltune, by step*: what the tool reports. Each step begins on the GPU with its own first kernel, and steps that lost
   records are left out.
