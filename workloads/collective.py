@@ -69,6 +69,8 @@ def synthetic(
         if size < dtype.itemsize * shares:
             raise WorkloadError(f"option 'sizes': {size} bytes hold no {name} element for each of {shares} ranks")
     calls = [(str(size), prepare(size // dtype.itemsize, dtype), count) for size, count in sizes.items()]
+    # Only whole shares are sent, so of odd sizes or numbers of ranks some bytes less than asked for.
+    sent_bytes = {str(size): size - size % (dtype.itemsize * shares) for size in sizes}
     mark = context.mark if len(calls) > 1 else None
 
     def step() -> None:
@@ -83,16 +85,17 @@ def synthetic(
         message_bytes=max(sizes),
         dtypes=(name,),
         calls={str(size): count for size, count in sizes.items()},
-        metrics=lambda numbers: bandwidths(collective, numbers),
+        metrics=lambda numbers: bandwidths(collective, numbers, sent_bytes),
     )
 
 
-def bandwidths(collective: str, numbers: Numbers) -> dict[str, float]:
+def bandwidths(collective: str, numbers: Numbers, sent_bytes: Mapping[str, int] | None = None) -> dict[str, float]:
     """Derive the bandwidths; with several sizes each name ends in its size.
 
     Args:
         collective: A key of ``bandwidth.FACTORS``.
         numbers: What was measured.
+        sent_bytes: Label to the bytes that were really sent, where that is not the label.
 
     Returns:
         ``algorithm_bandwidth_gbytes_per_s`` and ``bus_bandwidth_gbytes_per_s``.
@@ -100,7 +103,7 @@ def bandwidths(collective: str, numbers: Numbers) -> dict[str, float]:
     found: dict[str, float] = {}
     for label, time_us in numbers.call_us.items():
         ending = f"_{label}" if len(numbers.call_us) > 1 else ""
-        size = int(label)
+        size = sent_bytes[label] if sent_bytes else int(label)
         found[f"algorithm_bandwidth_gbytes_per_s{ending}"] = bandwidth.algorithm_bandwidth(size, time_us)
         found[f"bus_bandwidth_gbytes_per_s{ending}"] = bandwidth.bus_bandwidth(
             collective, size, time_us, numbers.world_size
