@@ -33,7 +33,9 @@ def faults(probe: Probe, facts: Facts, placement: Placement) -> list[Fault]:
         *_pairs(probe, facts, placement),
         *_slow(probe, facts, placement),
     ]
-    return found + (list(_network(probe.log, facts, placement)) if probe.log else []) + list(_library(probe, facts))
+    if probe.log:
+        found += [*_network(probe.log, facts, placement), *_unused(probe.log, facts, placement)]
+    return found + list(_library(probe, facts))
 
 
 def _launch(probe: Probe) -> Iterator[Fault]:
@@ -142,6 +144,19 @@ def _network(log: NcclLog, facts: Facts, placement: Placement) -> Iterator[Fault
             name="one_nic",
             what=f"One network card ({log.ib_devices[0]}) serves all ranks although {len(ports)} are up",
             do="Look at inherited settings that choose it, and at the devices that the container is given",
+        )
+
+
+def _unused(log: NcclLog, facts: Facts, placement: Placement) -> Iterator[Fault]:
+    """NVLink that carries nothing: right sums, a tenth of the speed, and nobody notices."""
+    if placement.nccl_nodes > 1 or facts.topology is None or not log.transports:
+        return
+    joined = [pair for pair in facts.topology.pairs() if is_nvlink(facts.topology.link(*pair))]
+    if joined and not any(transport.startswith("P2P") for transport in log.transports):
+        yield Fault(
+            name="nvlink_unused",
+            what=f"NVLink joins the GPUs, but NCCL carries their data over {', '.join(sorted(log.transports))}",
+            do="Look at the inherited settings that are named here, then at ACS and the IOMMU, which can forbid peer access",
         )
 
 

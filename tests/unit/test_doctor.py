@@ -303,6 +303,22 @@ def test_the_network_that_nccl_took(log, nics, expected):
     assert names(report) == expected
 
 
+def test_nvlink_that_carries_nothing_is_named():
+    """As seen with peer access switched off: right sums, 27 GB/s in the place of 258."""
+    shared, peer = (
+        f"h:1:1 [0] NCCL INFO Channel 00 : 0[0] -> 1[1] via {way}\n" for way in ("SHM/direct/direct", "P2P/IPC")
+    )
+
+    report = with_probe(probed(part("0-1", speed=27.0), log=shared))
+
+    assert names(report) == ["nvlink_unused"]
+    assert "SHM" in report.faults[0].what
+    assert names(with_probe(probed(part("0-1", speed=258.0), log=peer))) == []
+    assert names(with_probe(probed(part("0-1", speed=27.0), log=shared), machine(4, "PHB"))) == []
+    emulated = Placement(nproc_per_node=2, emulated_nodes=2)
+    assert names(with_probe(probed(part("0-1", speed=3.0), log=shared), placement=emulated)) == []
+
+
 def test_another_library_than_expected_is_named():
     probe = probed(part("0-1", speed=3.0), libraries=("/opt/libnccl.so.2",))
     assert names(with_probe(probe)) == ["nccl_mismatch"]
