@@ -156,7 +156,7 @@ def _unused(log: NcclLog, facts: Facts, placement: Placement) -> Iterator[Fault]
         yield Fault(
             name="nvlink_unused",
             what=f"NVLink joins the GPUs, but NCCL carries their data over {', '.join(sorted(log.transports))}",
-            do="Look at the inherited settings that are named here, then at ACS and the IOMMU, which can forbid peer access",
+            do="Look at the inherited settings named here, then at ACS and the IOMMU, which can forbid peer access",
         )
 
 
