@@ -27,12 +27,16 @@ class TestPlaces:
 
     @pytest.mark.parametrize("backend", ["nccl", "gloo"])
     def test_one_rank_is_refused_in_so_many_words(self, backend):
-        with pytest.raises(UsageError, match="one rank alone has nobody to talk to, so there is nothing to tune"):
+        with pytest.raises(UsageError) as raised:
             place(backend=backend, gpus=8, cores=2, nproc=1)
+        assert raised.value.what == "one rank alone has nobody to talk to, so there is nothing to tune"
+        assert raised.value.do == "give --nproc 2 or more, or leave it out", "there is no need of another machine"
 
     def test_one_gpu_is_refused_as_the_machines_fault(self):
-        with pytest.raises(MachineError, match="nobody to talk to"):
-            place(backend="nccl", gpus=1)
+        for words in ({}, {"nproc": 1}):
+            with pytest.raises(UsageError if words else MachineError, match="nobody to talk to") as raised:
+                place(backend="nccl", gpus=1, **words)
+            assert "a machine with two GPUs" in raised.value.do
 
     def test_one_rank_on_each_of_several_nodes_is_a_world(self):
         found = place(backend="nccl", gpus=1, launch_prefix="srun -N8", environ={"SLURM_JOB_NODELIST": "n[1-8]"})

@@ -105,9 +105,12 @@ def _ranks(backend: Backend, gpus: int, cores: int | None, nproc: int | None, no
         raise UsageError(f"--nproc {nproc} is more ranks than {cores} cores can hold", f"give --nproc {most} or fewer")
     ranks = nproc or (gpus if backend == "nccl" else 2)
     if ranks * nodes < 2:
+        enough = backend == "gloo" or gpus > 1
         raise (UsageError if nproc else MachineError)(
             "one rank alone has nobody to talk to, so there is nothing to tune",
-            "run on a machine with two GPUs or more, or set CUDA_VISIBLE_DEVICES= to try everything on the CPU",
+            "give --nproc 2 or more, or leave it out"
+            if enough
+            else "run on a machine with two GPUs or more, or set CUDA_VISIBLE_DEVICES= to try everything on the CPU",
         )
     return ranks
 
