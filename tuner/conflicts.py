@@ -9,6 +9,7 @@ from .machine.facts import Facts
 from .machine.faults import Fault
 from .space.catalogue import Algorithms, Catalogue, Choice, Integer, Knob, PathLevel, Protocols, Version
 from .space.conditions import c_integer
+from .space.foreign import foreign_names
 from .space.rules import SETTING_RULES, Circumstances
 from .space.selection import parse_selection
 from .space.values import canonical_value, why_no_value
@@ -62,7 +63,7 @@ def _misspelt(name: str, source: str, facts: Facts, catalogue: Catalogue) -> Fau
     names = facts.nccl.names if facts.nccl else ()
     if name in catalogue.knobs or name in catalogue.gone or name in names or not name.startswith("NCCL_"):
         return None
-    if name.startswith(DEBUG_PREFIX) or name == CONF_FILE or name in catalogue.foreign:
+    if name.startswith(DEBUG_PREFIX) or name == CONF_FILE or name in foreign_names():
         return None
     # The catalogue holds not every name, and many that are right look alike; machine.faults knows the library's.
     near = get_close_matches(name, [*catalogue.knobs, *names], n=1, cutoff=_A_LETTER_OR_TWO)

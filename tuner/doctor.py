@@ -18,6 +18,7 @@ from .machine.facts import Facts
 from .machine.faults import Fault, faults
 from .records import Placement
 from .space.catalogue import Catalogue, load_catalogue
+from .space.foreign import foreign_names
 from .trial.placement import place
 
 Word: TypeAlias = Literal["yes", "no", "unknown"]
@@ -142,7 +143,7 @@ def machine_faults(facts: Facts, catalogue: Catalogue) -> list[Fault]:
     better = conflicts.by_name(facts, catalogue)
     inherited = facts.inherited
     # What the catalogue explains is not said again as a name that the library does not have.
-    explained = better.keys() | catalogue.foreign.keys()
+    explained = better.keys() | foreign_names()
     rest = {name: value for name, value in inherited.settings.items() if name not in explained}
     trimmed = facts.model_copy(update={"inherited": inherited.model_copy(update={"settings": rest})})
     return [

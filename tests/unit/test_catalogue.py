@@ -167,3 +167,10 @@ def test_the_catalogue_is_plain_yaml_without_tags():
     text = (data_folder() / "knobs.yaml").read_text()
     assert yaml.safe_load(text)["schema_version"] == 1
     assert "!!" not in text
+
+
+def test_no_foreign_name_is_a_knob():
+    from nccltune.space.foreign import foreign_names
+
+    assert "NCCL_VERSION" in foreign_names()
+    assert not foreign_names() & (CATALOGUE.knobs.keys() | CATALOGUE.gone.keys())

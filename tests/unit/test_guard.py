@@ -101,6 +101,14 @@ def test_each_change_is_named_by_its_field(changes, said):
     assert any(line.startswith(said) for line in guard.differing(a_profile(), machine(**changes), {}))
 
 
+def test_what_an_image_says_of_itself_is_no_part_of_the_baseline():
+    measured = a_profile(inherited={"NCCL_NVLS_ENABLE": "0", "NCCL_VERSION": "2.28.3-1"})
+    another = Inherited(settings={"NCCL_NVLS_ENABLE": "0", "NCCL_VERSION": "2.30.1-1", "NCCL_HOME": "/usr"})
+
+    assert guard.differing(measured, machine(), {}) == ()
+    assert guard.differing(measured, machine(inherited=another), {}) == ()
+
+
 def test_a_setting_that_is_there_already_is_left_alone():
     assert guard.differing(a_profile(), machine(), {"NCCL_ALGO": "ring"})
     same = {"NCCL_ALGO": SETTINGS["NCCL_ALGO"]}
@@ -302,6 +310,14 @@ def test_a_hostile_profile_gets_no_foothold_in_the_script(shell, tmp_path_factor
     assert error.startswith("nccltune: nothing was set")
     holding = profile.model_copy(update={"conditions": CONDITIONS})
     assert image.run(shell, holding, NCCL_NVLS_ENABLE=HOSTILE) == (holding.settings, "")
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_the_script_passes_over_what_an_image_says_of_itself(image, shell):
+    measured = a_profile(inherited={"NCCL_NVLS_ENABLE": "0", "NCCL_VERSION": "2.28.3-1"})
+
+    assert image.run(shell, measured, NCCL_HOME="/usr") == (SETTINGS, "")
+    assert image.run(shell, measured, NCCL_VERSION="2.30.1-1") == (SETTINGS, "")
 
 
 @pytest.mark.parametrize("shell", SHELLS)

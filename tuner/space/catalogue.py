@@ -188,7 +188,6 @@ class Catalogue(Record):
         algorithms: In NCCL's own order.
         guarded_protocol: The protocol that must not be forced where NCCL's own check left it off.
         gone: Names that NCCL no longer reads, with the version that dropped them.
-        foreign: Names that look like NCCL's and that others set for themselves, with what for.
     """
 
     schema_version: Literal[1]
@@ -198,7 +197,6 @@ class Catalogue(Record):
     algorithms: dict[str, Algorithm]
     conditions: tuple[Condition, ...] = ()
     gone: dict[str, VersionText] = {}
-    foreign: dict[str, str] = {}
     knobs: dict[str, Knob]
 
     @model_validator(mode="before")

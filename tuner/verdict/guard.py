@@ -8,11 +8,12 @@ from importlib import resources
 
 from ..errors import ProfileError
 from ..machine.facts import Facts, differences, fingerprint
+from ..space.foreign import foreign_names
 from ..trial.environment import replaced
 from .profile import Profile, header, one_line
 
 #: Conditions that a machine cannot show before a job runs on it.
-_NOT_OF_A_MACHINE = ("world size", "nccltune")
+_NOT_OF_A_MACHINE = ("world size", "batch size", "GPU idle", "nccltune")
 _TEMPLATE = "guard.sh.j2"
 
 
@@ -42,12 +43,9 @@ def machine_conditions(profile: Profile) -> dict[str, str]:
 
 
 def _baseline(settings: Mapping[str, str], profile: Profile) -> dict[str, str]:
-    """What NCCL sees besides the profile; how much it logs and where is no part of it."""
-    return {
-        name: value
-        for name, value in settings.items()
-        if name.startswith("NCCL_") and name not in profile.settings and name not in replaced(settings)
-    }
+    """What NCCL sees besides the profile; how much it logs and where is no part of it, nor what it never reads."""
+    left_out = {*profile.settings, *replaced(settings), *foreign_names()}
+    return {name: value for name, value in settings.items() if name.startswith("NCCL_") and name not in left_out}
 
 
 def _conflicts(profile: Profile, settings: Mapping[str, str]) -> list[str]:
@@ -122,4 +120,5 @@ def script(profile: Profile) -> str:
         conditions=machine_conditions(profile),
         baseline=baseline,
         expected={**profile.settings, **baseline},
+        foreign=sorted(foreign_names()),
     )
