@@ -96,8 +96,11 @@ def _pairs(probe: Probe, facts: Facts, placement: Placement) -> Iterator[Fault]:
 
 
 def _slow(probe: Probe, facts: Facts, placement: Placement) -> Iterator[Fault]:
-    """Pairs far below the median of the others that have the same kind of path."""
-    for part in probe.pairs:
+    """Pairs far below the median of the others that have the same kind of path.
+
+    Ranks on the CPUs of one machine have no links of their own: there the scheduler makes the difference.
+    """
+    for part in probe.pairs if facts.backend == "nccl" or placement.nnodes > 1 else ():
         kind = _kind(part, facts, placement)
         others = [
             other.gbytes_per_s

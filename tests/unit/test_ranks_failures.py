@@ -121,6 +121,13 @@ def up(world: int) -> str:
 
 
 class TestHangs:
+    def test_a_rank_that_the_harness_waits_for_in_vain_hangs_and_is_no_error_of_the_workload(
+        self, tmp_path: Path
+    ) -> None:
+        found = failed(tmp_path, {0: "RankSilent: rank 5 did not answer 'timed' within 60 s (DistStoreError)"})
+        assert (found.name, found.retry, found.details["rank"]) == ("hang_timeout", True, 5)
+        assert "rank 5" in found.message
+
     @WORLDS
     def test_a_rank_that_never_asked_is_named(self, tmp_path: Path, world: int) -> None:
         late = world - 1

@@ -139,6 +139,14 @@ def test_a_slow_gpu_of_eight_is_told_by_its_pairs():
     assert all(" 6 " in fault.what for fault in faults)
 
 
+def test_ranks_that_share_cores_have_no_slow_links():
+    found, _ = probed(lambda _: "right", facts=CPU)
+    uneven = tuple(
+        part.model_copy(update={"gbytes_per_s": 0.6 if number % 3 else 0.1}) for number, part in enumerate(found.parts)
+    )
+    assert probe_faults.faults(probe.Probe(parts=uneven), CPU, EIGHT) == []
+
+
 @pytest.mark.parametrize("cores", [1, 2, 64], ids=lambda cores: f"{cores}-cores")
 def test_the_launch_has_time_for_all_pairs_after_its_start(cores):
     facts = CPU.model_copy(update={"cpu": Cpu(cores_usable=cores)})
