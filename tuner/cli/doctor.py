@@ -26,7 +26,7 @@ def doctor(
     Exit status 1 when it is not.
 
     Args:
-        probe: Also launch one checked collective over all ranks and one for each pair of GPUs; takes seconds to a minute.
+        probe: Also launch one checked collective over all ranks and one for each pair of GPUs; takes up to a minute.
         nproc: Ranks a node of the probe. Default: one for each visible GPU; 2 on a CPU machine.
         nnodes: Nodes that the launch prefix reaches, where it is not srun's own -N.
         emulate_nodes: Let NCCL see this many nodes on one machine, over loopback sockets.
