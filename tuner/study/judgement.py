@@ -13,6 +13,8 @@ from .ranking import SAMPLING, invalid_reason, score
 
 MAX_OWN_FAULTS = 2
 """A candidate that failed so often by its own fault is never launched again."""
+UNFORGIVEN = frozenset({"wrong_data"})
+"""Failures after which a candidate is not launched a second time: one wrong sum spoils a model without a word."""
 INFRASTRUCTURE_TRIES = 3
 """Tries of one launch while the infrastructure fails (a port taken, a lost node): charged to nobody."""
 
@@ -79,7 +81,7 @@ def _failed(launches: Sequence[Launch], last: Launch, failure: Failure, tries: S
         if sick:
             return "launch"
     faults = own_faults(launches, last.candidate)
-    if faults >= MAX_OWN_FAULTS:
+    if faults >= MAX_OWN_FAULTS or failure.name in UNFORGIVEN:
         return Judgement("infeasible", constraint=NEVER_AGAIN, reason=reason)
     if (failure.blame == "unknown" or failure.retry) and len(tries) < MAX_OWN_FAULTS:
         return "launch"
