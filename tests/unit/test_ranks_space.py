@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nccltune.machine import faults
 from nccltune.machine.facts import Facts, cluster_name, fingerprint, link_kind
 from nccltune.machine.gpus import Gpu
 from nccltune.machine.inherited import Inherited
@@ -16,7 +17,7 @@ from nccltune.machine.limits import Cpu
 from nccltune.machine.topology import Topology, groups, parse_topology, topology_answer
 from nccltune.records import Evidence, Placement, Space
 from nccltune.space.catalogue import load_catalogue
-from nccltune.space.hardware import gpus_by_node, links_in_use, pairs_in_use
+from nccltune.space.hardware import gpus_by_node, links_in_use, pairs_in_use, why_not_here
 from nccltune.space.legality import why_illegal
 from nccltune.space.narrowing import circumstances, narrow, narrow_by_evidence
 from nccltune.space.space_file import choose, load_space
@@ -149,6 +150,27 @@ class TestAlgorithms:
             assert why_illegal({"NCCL_ALGO": f"allreduce:{word}"}, about)
 
     @pytest.mark.parametrize(
+        ("version", "placement", "kept"),
+        [
+            ("2.27.7", Placement(nproc_per_node=2), False),
+            ("2.27.7", Placement(nproc_per_node=3), True),
+            ("2.28.9", Placement(nproc_per_node=2), True),
+            ("2.27.7", Placement(nproc_per_node=8), True),
+        ],
+        ids=["2.27-2", "2.27-3", "2.28-2", "2.27-8"],
+    )
+    def test_multicast_needs_as_many_gpus_as_this_nccl_asks_for(
+        self, version: str, placement: Placement, kept: bool
+    ) -> None:
+        facts = machine(matrix(8), nvswitch=True)
+        facts = facts.model_copy(update={"nccl": NcclFacts(version=version, library="/libnccl.so.2")})
+        assert ("allreduce:ring,nvls" in (values(narrowed("nvlink", facts, placement), "NCCL_ALGO") or ())) == kept
+
+    def test_one_rank_a_node_has_nobody_to_share_a_switch_with(self) -> None:
+        facts, placement = machine(matrix(8), nvswitch=True), Placement(nnodes=8, nproc_per_node=1)
+        assert "2 ranks a node" in (why_not_here(("multicast",), facts, placement) or "")
+
+    @pytest.mark.parametrize(
         ("placement", "legal", "illegal"),
         [
             (Placement(nproc_per_node=8), "nvls", "nvlstree"),
@@ -201,6 +223,18 @@ SWITCHED = "\n".join(
         "",
     ]
 )
+
+
+class TestSharedMemory:
+    @pytest.mark.parametrize(
+        ("count", "free_mib", "told"),
+        [(2, 64, "fatal"), (2, 65, None), (3, 90, "note"), (8, 64, "fatal"), (8, 200, "note"), (8, 257, None)],
+        ids=["2-64", "2-65", "3-90", "8-64", "8-200", "8-257"],
+    )
+    def test_more_gpus_without_peer_access_want_more_of_it(self, count: int, free_mib: int, told: str | None) -> None:
+        facts = machine(matrix(count, "SYS"), shm_bytes=free_mib << 20, shm_free_bytes=free_mib << 20)
+        found = {fault.name: "fatal" if fault.fatal else "note" for fault in faults.faults(facts)}
+        assert found.get("shm_too_small") == told
 
 
 class TestTopology:

@@ -14,6 +14,8 @@ GIB = 2**30
 
 #: Docker's default size of ``/dev/shm``; NCCL's shared-memory transport fails in it with "No space left on device".
 SHM_TOO_SMALL_BYTES = 64 * MIB
+#: What NCCL may want there for each GPU without peer access: some segments of 9.2 MiB, one a channel and direction.
+SHM_A_GPU_BYTES = 32 * MIB
 #: Memory registered for InfiniBand counts as locked; common limits (64 KiB, 8 MiB) are below what one job registers.
 MEMLOCK_LOW_BYTES = GIB
 TORCH_OLDEST = (2, 6)
@@ -154,8 +156,10 @@ def _gpus(facts: Facts) -> Iterator[Fault]:
 
 def _memory(facts: Facts) -> Iterator[Fault]:
     size, free = facts.shm_bytes, facts.shm_free_bytes
-    if len(facts.gpus) > 1 and size is not None and free is not None and free <= SHM_TOO_SMALL_BYTES:
-        small = size <= SHM_TOO_SMALL_BYTES
+    peers = _all_peers(facts)
+    wanted = SHM_TOO_SMALL_BYTES if peers else max(SHM_TOO_SMALL_BYTES, SHM_A_GPU_BYTES * len(facts.gpus))
+    if len(facts.gpus) > 1 and size is not None and free is not None and free <= wanted:
+        small = size <= wanted
         yield Fault(
             name="shm_too_small" if small else "shm_full",
             what=f"{SHM} has {size // MIB} MiB, {free // MIB} MiB of them free; "
@@ -163,7 +167,7 @@ def _memory(facts: Facts) -> Iterator[Fault]:
             do="Start the container with --shm-size=1g or --ipc=host"
             if small
             else f"Remove what is left in {SHM} by earlier runs",
-            fatal=not _all_peers(facts),
+            fatal=free <= SHM_TOO_SMALL_BYTES and not peers,
         )
     locked = facts.memlock_bytes
     if facts.backend == "nccl" and facts.has_infiniband and locked is not None and locked < MEMLOCK_LOW_BYTES:

@@ -84,6 +84,14 @@ def _nvswitch(facts: Facts, _: Placement) -> str | None:
     return None if facts.nvswitch else "there is no NVSwitch"
 
 
+def _multicast(facts: Facts, placement: Placement) -> str | None:
+    """NVLS needs several GPUs of a node, up to 2.27 three (``src/transport/nvls.cc`` ``ncclNvlsInit``)."""
+    version = facts.nccl.version_tuple if facts.nccl else None
+    least = 3 if version and version < (2, 28) else 2
+    few = ranks_per_node(placement) < least
+    return _nvswitch(facts, placement) or (f"NVLS needs {least} ranks a node or more here" if few else None)
+
+
 def _capability(least: tuple[int, int], name: str) -> Answer:
     def answer(facts: Facts, _: Placement) -> str | None:
         known = [gpu.compute_capability for gpu in facts.gpus if gpu.compute_capability]
@@ -128,7 +136,7 @@ _ANSWERS: Final[Mapping[Need, Answer]] = {
     "nvlink": _nvlink,
     "pcie": _pcie,
     "nvswitch": _nvswitch,
-    "multicast": _nvswitch,
+    "multicast": _multicast,
     "hopper": _capability(HOPPER, "Hopper"),
     "blackwell": _capability(BLACKWELL, "Blackwell"),
     "sockets": _sockets,
