@@ -4,7 +4,8 @@
 
     NccltuneError                     1
     ├── UsageError                    2   an option, name or value that cannot be used
-    │   └── SpaceError                2   a space or catalogue file with a wrong field
+    │   ├── SpaceError                2   a space or catalogue file with a wrong field
+    │   └── HostBound                 2   a step in which the GPU waits for the host: no NCCL setting can help it
     ├── MachineError                  1   this machine cannot run what was asked
     ├── StorageError                  1   a file or folder that cannot be read or written
     │   └── LedgerError               1   a ledger that cannot be trusted
@@ -50,6 +51,10 @@ class UsageError(NccltuneError):
 
 class SpaceError(UsageError):
     """A space or catalogue file with a wrong field; the message names file, line and field."""
+
+
+class HostBound(UsageError):
+    """A step in which the GPU waits for the host, so that tuning NCCL would be wasted."""
 
 
 class MachineError(NccltuneError):

@@ -8,7 +8,7 @@ import os
 import shlex
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
@@ -16,9 +16,10 @@ from typing import Any, get_args
 
 from .errors import MachineError, UsageError, nearest
 from .machine import facts as machine
-from .records import DEFAULT, Backend, Candidate, Limits, Placement, Request, Space, Steps
+from .records import DEFAULT, Backend, BatchChoice, Candidate, Ladder, Limits, Placement, Request, Space, Steps
 from .space import catalogue as catalogues
 from .space import enumeration, legality, narrowing, space_file
+from .study import host_bound
 from .trial import environment, launch
 from .trial import workload as workloads
 from .trial.paths import launch_paths
@@ -26,6 +27,12 @@ from .trial.placement import limits_here, place
 
 PROFILED_STEPS = 4
 _EVIDENCE_STEPS = Steps(warmup_min=2, warmup_max=2, warmup_s=0.0, timed_min=2, timed_max=2, block=2, timed_s=0.1)
+_LADDER_STEPS = Steps(
+    warmup_min=6, warmup_max=12, warmup_s=0.0, timed_min=10, timed_max=10, block=10, timed_s=2.0, profiled=3
+)  # fmt: skip
+"""Of each batch size: enough to tell an idle GPU from a busy one, and no more, since there are several."""
+_MEMORY_SHARE = 0.8
+"""Of the GPU's memory that a batch may take when it is chosen here: candidates with larger buffers need some, too."""
 _PATIENCE = 5.0
 _PATIENCE_LEAST_S = 120.0
 _CPU_BUDGET_S = 120.0
@@ -47,6 +54,7 @@ class Options:
         rounds: Most fresh mirrored rounds of the finalists against the default, or ``None`` for what suits the machine.
         finalists: Most candidates that meet the default in fresh rounds, or ``None`` for what suits the machine.
         collective_only: Whether settings that were measured on a collective alone are written into the env file.
+        force: Whether a step in which the GPU waits for the host is tuned all the same.
         allow: Documentation classes that may be searched; empty for all.
     """
 
@@ -68,6 +76,7 @@ class Options:
     rounds: int | None = None
     finalists: int | None = None
     collective_only: bool = False
+    force: bool = False
     seed: int = 0
     allow: tuple[catalogues.DocsClass, ...] = ()
     storage: str | None = None
@@ -101,19 +110,38 @@ class Plan:
         trials: Candidates to measure.
         budget_s: Wall time of all launches before the fresh rounds; ``None`` for no limit.
         environ: The caller's environment; kept out of every file but for ``NCCL_*`` and listed names.
+        asked: The workload's options as asked for; the batch size may be ``auto``.
+        batch: The batch size that the study's first launch chose, once it has.
     """
 
     options: Options
     facts: machine.Facts
     catalogue: catalogues.Catalogue
     workload: workloads.Workload
-    workload_options: Mapping[str, Any]
+    asked: Mapping[str, Any]
     placement: Placement
     declared: Space
     space: Space
     trials: int
     budget_s: float | None
     environ: Mapping[str, str] = field(repr=False)
+    batch: BatchChoice | None = None
+
+    @property
+    def auto_batch(self) -> bool:
+        """Whether the study chooses the batch size itself."""
+        return self.asked.get("batch_size") == workloads.AUTO
+
+    @property
+    def workload_options(self) -> Mapping[str, Any]:
+        """The workload's options as launches get them, once the batch size is chosen."""
+        if self.auto_batch and self.batch is not None:
+            return {**self.asked, "batch_size": self.batch.batch_size}
+        return self.asked
+
+    def settled(self, batch: BatchChoice | None) -> Plan:
+        """The plan with the batch size that was chosen, if it is to be chosen and was."""
+        return replace(self, batch=batch) if self.auto_batch else self
 
     @property
     def backend(self) -> Backend:
@@ -150,7 +178,7 @@ class Plan:
     def identity(self) -> dict[str, Any]:
         """What makes two studies the same; stored in the ledger and compared on resume."""
         return {
-            "workload": {"name": self.workload.name, "options": dict(self.workload_options)},
+            "workload": {"name": self.workload.name, "options": dict(self.asked)},
             "space": self.declared.model_dump(mode="json", include={"name", "dimensions", "backend", "conditions"}),
             "allow": list(self.options.allow),
             "machine": machine.fingerprint(self.facts),
@@ -242,6 +270,21 @@ class Plan:
         request = self.request(candidate, launch_id, token)
         return request.model_copy(update={"steps": _EVIDENCE_STEPS, "log_choices": True})
 
+    def batch_request(self, launch_id: str, token: str) -> Request:
+        """Write down the launch that searches for a batch size.
+
+        It is the one with which the GPU does not wait for the host, or, below a batch size that does not fit, the
+        largest that does.
+        """
+        request = self.request(DEFAULT, launch_id, token)
+        steps, given = _LADDER_STEPS, self.workload_options["batch_size"]
+        ladder = Ladder(first=self.workload.first_batch, idle_share=host_bound.BUSY_SHARE, memory_share=_MEMORY_SHARE)
+        if not self.auto_batch:
+            first = max(1, min(self.workload.first_batch, given // 2))
+            ladder = ladder.model_copy(update={"first": first, "last": max(1, given - 1), "idle_share": -1.0})
+            steps = steps.model_copy(update={"profiled": 0})
+        return request.model_copy(update={"steps": steps, "ladder": ladder})
+
     def preview(self) -> Preview:
         """What one launch would be, without starting it."""
         candidate = self.example()
@@ -295,7 +338,11 @@ class Plan:
         }
         for name, value in pairs.items():
             words += [] if value is None else [name, str(value)]
-        flags = {"--collective-only": options.collective_only, "--no-mlflow": not options.mlflow}
+        flags = {
+            "--collective-only": options.collective_only,
+            "--force": options.force,
+            "--no-mlflow": not options.mlflow,
+        }
         own = ["--", *self.workload.arguments] if self.workload.arguments else []
         return shlex.join([*words, *(name for name, given in flags.items() if given), *own])
 
@@ -336,7 +383,7 @@ def prepare(options: Options, environ: Mapping[str, str]) -> Plan:
         facts=facts,
         catalogue=catalogue,
         workload=workload,
-        workload_options=workloads.options(workload, facts.backend, options.given),
+        asked=workloads.options(workload, facts.backend, options.given),
         placement=placement,
         declared=declared,
         space=space,

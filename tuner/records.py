@@ -18,7 +18,7 @@ SCHEMA_VERSION = 1
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 
 Blame: TypeAlias = Literal["candidate", "environment", "infrastructure", "launcher", "workload", "unknown"]
-Purpose: TypeAlias = Literal["noise-floor", "search", "repeat", "drift", "confirm", "evidence", "validate"]
+Purpose: TypeAlias = Literal["noise-floor", "search", "repeat", "drift", "confirm", "evidence", "validate", "batch"]
 Backend: TypeAlias = Literal["nccl", "gloo"]
 
 
@@ -171,6 +171,23 @@ class Placement(Record):
         return self.emulated_nodes or self.nnodes
 
 
+class Ladder(Record):
+    """A search for a batch size inside one launch: sizes that double, each built, timed and profiled.
+
+    Attributes:
+        first: Smallest batch of one rank; 0 for no search.
+        last: No larger batch is tried; 0 for no such end.
+        idle_share: The GPU works enough once it idles no more than this share of the step; below 0 nothing is enough,
+            and the search is for the largest batch that fits.
+        memory_share: The GPU's memory that a batch may take.
+    """
+
+    first: int = 0
+    last: int = 0
+    idle_share: float = 0.03
+    memory_share: float = 0.8
+
+
 class Request(Record):
     """What one launch is to do; written by the runner, read by every rank's harness.
 
@@ -182,6 +199,7 @@ class Request(Record):
         candidate: The settings under test.
         environment: Every ``NCCL_*`` variable and every searched name that a rank must see, exactly.
         per_rank_env: Global rank (as text) to variables that only this rank gets, on top.
+        ladder: A search for a batch size, in the place of one measurement.
         checks: Whether known-answer collectives are run.
         log_choices: Whether NCCL logs the algorithm of each collective, which costs time: never for a measurement.
         seed: Of the model, the data and the sampler.
@@ -200,6 +218,7 @@ class Request(Record):
     placement: Placement = Placement()
     steps: Steps = Steps()
     limits: Limits = Limits()
+    ladder: Ladder = Ladder()
     checks: bool = True
     log_choices: bool = False
     seed: int = 0
@@ -244,6 +263,8 @@ class Communication(Record):
         transfer_us: Sum over collectives of the shortest time over the ranks; ``None`` where not matched.
         waiting_us: ``busy_us`` less transfer: ranks that wait for a late one.
         inflation: Step time under the profiler over step time without it.
+        idle_share: The share of the timed step, not of the profiled one, in which the GPU did nothing; ``None`` where
+            not measured, and on the CPU.
     """
 
     source: Literal["cuda", "gloo"]
@@ -259,6 +280,7 @@ class Communication(Record):
     transfer_us: float | None = None
     waiting_us: float | None = None
     inflation: float | None = None
+    idle_share: float | None = None
 
 
 class FirstStep(Record):
@@ -319,6 +341,45 @@ class Evidence(Record):
     ll128: bool | None = None
 
 
+class BatchTry(Record):
+    """One batch size of a ladder.
+
+    Attributes:
+        batch_size: Of one rank.
+        step_us: Median step time; ``None`` where the batch did not fit.
+        idle_share: As of ``Communication``.
+        memory_bytes: Taken of the GPU's memory, by whomever; the largest over the ranks.
+        memory_share: The same as a share of the GPU's memory.
+    """
+
+    batch_size: int
+    step_us: float | None = None
+    idle_share: float | None = None
+    memory_bytes: int | None = None
+    memory_share: float | None = None
+
+
+class BatchChoice(Record):
+    """The batch size that a ladder came to.
+
+    Attributes:
+        batch_size: Of one rank.
+        reason: Why the search ended: ``busy`` the GPU works enough; ``memory`` the next batch would take too much of
+            it; ``out of memory`` the next batch did; ``largest`` the next is beyond what was asked for;
+            ``not measured`` nobody could say whether the GPU works.
+        tries: All sizes, in order.
+    """
+
+    batch_size: int
+    reason: Literal["busy", "memory", "out of memory", "largest", "not measured"]
+    tries: Annotated[tuple[BatchTry, ...], Field(min_length=1)]
+
+    @property
+    def chosen(self) -> BatchTry:
+        """What was measured with the chosen batch."""
+        return next(each for each in self.tries if each.batch_size == self.batch_size)
+
+
 class Measurement(Record):
     """A launch that came to its end with right sums.
 
@@ -331,6 +392,7 @@ class Measurement(Record):
         metrics: Further numbers of the workload, the unit in the name (``bus_bandwidth_gbytes_per_s``).
         parts_s: Cost of the launch by part (start, import, group, warmup, timed, profiled, check, end).
         warnings: What a reader of the number should know, in plain words.
+        batches: Of a launch that searched for a batch size; the other numbers are then those of the chosen one.
     """
 
     outcome: Literal["measurement"] = "measurement"
@@ -345,6 +407,7 @@ class Measurement(Record):
     ranks: tuple[RankReport, ...] = ()
     parts_s: dict[str, float] = {}
     warnings: tuple[str, ...] = ()
+    batches: BatchChoice | None = None
     evidence: Evidence | None = None
 
     @property

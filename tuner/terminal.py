@@ -92,9 +92,13 @@ class Screen:
         """Say what would be launched: candidates, minutes, and one argument list with its environment."""
         plan = self._plan
         finals = plan.rounds * (1 + plan.finalists)
-        launches = NOISE_LAUNCHES + plan.trials + finals
+        first = int(plan.auto_batch)
+        launches = first + NOISE_LAUNCHES + plan.trials + finals
+        if plan.auto_batch:
+            self._say("batch size: auto, chosen by the first launch")
         self._say(
-            f"would make at most {launches} launches: {NOISE_LAUNCHES} for the noise floor, {plan.trials} trials, "
+            f"would make at most {launches} launches: {'1 for the batch size, ' * first}"
+            f"{NOISE_LAUNCHES} for the noise floor, {plan.trials} trials, "
             f"{plan.rounds} fresh rounds of {1 + plan.finalists}, fewer where they decide sooner; "
             f"about {format_seconds(launches * plan.launch_seconds)} "
             f"at {format_seconds(plan.launch_seconds)} a launch, a guess until one is measured"
@@ -165,8 +169,8 @@ class Screen:
             self._say(f"{launch.launch_id} {launch.candidate}: {outcome.name} ({outcome.blame}): {outcome.message}")
             if outcome.advice:
                 self._say(f"  {outcome.advice}")
-        elif launch.purpose == "evidence":
-            return  # a short launch that is timed for nobody
+        elif launch.purpose in ("evidence", "batch"):
+            return  # a short launch that is timed for nobody; what a batch size came to is said by who asked for it
         elif launch.purpose != "search":
             self._say(f"{launch.launch_id} {launch.candidate}: {self._with_gain(launch.candidate, outcome.median_us)}")
         if isinstance(outcome, Measurement):

@@ -3,7 +3,8 @@
 ::
 
     plan.prepare   machine facts → workload → placement → space, narrowed by the facts → plan → study name
-    run            lock → ledger → what a killed run left → noise floor (default against default)
+    run            lock → ledger → what a killed run left → batch size, where it is to be chosen
+                   → one launch of the default: is the step host-bound? → noise floor (default against default)
                    → space, narrowed by what NCCL said → search → mirrored rounds of the finalists against the default
                    → verdict → profile and tables
 """
@@ -22,12 +23,13 @@ from pathlib import Path
 from typing import Protocol
 
 from . import __version__
-from .errors import Interrupted, ProfileError, StorageError, StudyMismatch
+from . import batch as batches
+from .errors import HostBound, Interrupted, ProfileError, StorageError, StudyError, StudyMismatch
 from .plan import Plan
 from .records import DEFAULT, Candidate, Evidence, Measurement, Purpose, Request, Space, Verdict
 from .space import enumeration, legality, narrowing
 from .study import campaign as campaigns
-from .study import lock, table, tracking
+from .study import host_bound, lock, table, tracking
 from .study.entries import NoiseFloor
 from .study.ledger import Ledger, plan_differences
 from .study.ranking import Ranked
@@ -120,7 +122,7 @@ def run(plan: Plan, watcher: Watcher, stop: Callable[[], bool], launcher: campai
             csv, _ = table.write_tables(ledger)
             if tracker:
                 tracker.verdict(verdict)
-        profile = _after_the_last(_profile(plan, ledger, verdict), plan.profile_folder)
+        profile = _after_the_last(_profile(plan.settled(ledger.batch), ledger, verdict), plan.profile_folder)
         env_file, profile_file = profiles.write(profile, plan.profile_folder)
         return Conclusion(
             verdict=verdict,
@@ -136,7 +138,7 @@ def run(plan: Plan, watcher: Watcher, stop: Callable[[], bool], launcher: campai
 
 
 def _stages(plan: Plan, ledger: Ledger, campaign: campaigns.Campaign, watcher: Watcher) -> Verdict:
-    watcher.on_stage("noise floor", NOISE_LAUNCHES)
+    _first_launches(plan, ledger, campaign, watcher)
     floor = campaign.noise_floor(NOISE_LAUNCHES)
     watcher.on_noise_floor(floor, _launch_seconds(ledger))
 
@@ -169,6 +171,39 @@ def _stages(plan: Plan, ledger: Ledger, campaign: campaigns.Campaign, watcher: W
     if verdict != ledger.verdict:
         ledger.append(verdict)
     return verdict
+
+
+def _first_launches(plan: Plan, ledger: Ledger, campaign: campaigns.Campaign, watcher: Watcher) -> None:
+    """Settle the batch size, launch the default once, and refuse a step that no setting can help.
+
+    Raises:
+        HostBound: The GPU waits for the host.
+        StudyError: The default fails.
+    """
+    if plan.auto_batch and ledger.batch is None:
+        watcher.on_stage("batch size", 1)
+    plan = batches.settle(plan, ledger, campaign, watcher.on_note)
+    if plan.batch is not None:
+        _refuse_host_bound(plan, plan.batch.chosen.idle_share)
+    watcher.on_stage("noise floor", NOISE_LAUNCHES)
+    try:
+        campaign.noise_launches(1)
+    except StudyError as error:
+        raise (batches.too_large(plan, ledger, campaign) or error) from error
+    share = host_bound.idle_share(ledger.launches)
+    _refuse_host_bound(plan, share)
+    text = host_bound.what(share, plan.batch)
+    if text in {note.text for note in ledger.notes}:
+        watcher.on_note(text)
+    elif text:
+        campaign.note(text)
+
+
+def _refuse_host_bound(plan: Plan, share: float | None) -> None:
+    if host_bound.is_host_bound(share) and not plan.options.force:
+        raise HostBound(
+            host_bound.what(share, plan.batch), host_bound.advice(has_batch="batch_size" in plan.workload.accepts)
+        )
 
 
 def _write_tables_if_possible(ledger: Ledger) -> None:
@@ -235,8 +270,11 @@ def _requests(plan: Plan, ledger: Ledger) -> Callable[[Candidate, str, Purpose],
     """
 
     def request(candidate: Candidate, launch_id: str, purpose: Purpose) -> Request:
+        settled = plan.settled(ledger.batch)
+        if purpose == "batch":
+            return settled.batch_request(launch_id, secrets.token_hex(8))
         if purpose == "evidence":
-            return plan.evidence_request(candidate, launch_id, secrets.token_hex(8))
+            return settled.evidence_request(candidate, launch_id, secrets.token_hex(8))
         wanted = purpose in ("noise-floor", "search") and (candidate.is_default or not plan.workload.collective_only)
         profiled = wanted and not any(
             isinstance(launch.outcome, Measurement) and launch.outcome.communication is not None
@@ -245,7 +283,7 @@ def _requests(plan: Plan, ledger: Ledger) -> Callable[[Candidate, str, Purpose],
         )
         usual = [launch.wall_s for launch in ledger.launches if launch.purpose == "noise-floor"]
         usual_s = None if candidate.is_default or not usual else max(usual)
-        return plan.request(candidate, launch_id, secrets.token_hex(8), profiled=profiled, usual_s=usual_s)
+        return settled.request(candidate, launch_id, secrets.token_hex(8), profiled=profiled, usual_s=usual_s)
 
     return request
 
@@ -279,7 +317,7 @@ def _narrow(plan: Plan, ledger: Ledger) -> Space:
 
 
 def _launch_seconds(ledger: Ledger) -> float:
-    return statistics.median(launch.wall_s for launch in ledger.launches)
+    return statistics.median(launch.wall_s for launch in ledger.launches if launch.purpose != "batch")
 
 
 # ---- after the search
@@ -340,7 +378,12 @@ def _profile(plan: Plan, ledger: Ledger, verdict: Verdict) -> profiles.Profile:
         min_gain=verdict.min_gain,
         numbers=numbers,
         proof=None if verdict.candidate.is_default else _evidence(ledger, verdict.candidate),
-        conditions={**plan.identity["machine"], "world size": str(plan.placement.world_size), "nccltune": __version__},
+        conditions={
+            **plan.identity["machine"],
+            "world size": str(plan.placement.world_size),
+            **host_bound.conditions(host_bound.idle_share(ledger.launches), plan.batch),
+            "nccltune": __version__,
+        },
         inherited=plan.identity["inherited"],
         commands=(plan.command(),),
     )

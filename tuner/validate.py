@@ -20,6 +20,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
+from . import batch as batches
 from .errors import MachineError, ProfileError, StorageError
 from .machine import facts as machine
 from .plan import Options as PlanOptions
@@ -206,8 +207,8 @@ def _plan(options: Options, profile: profiles.Profile, environ: Mapping[str, str
     plan = prepare_plan(words, environ)
     changes: dict[str, Any] = {"facts": _without_files(plan.facts, profile)}
     if plan.workload.name == profile.workload and not plan.workload.own_module:
-        asked = {name: plan.workload_options[name] for name, text in options.given.items() if text is not None}
-        changes["workload_options"] = {**profile.workload_options, **asked}
+        asked = {name: plan.asked[name] for name, text in options.given.items() if text is not None}
+        changes["asked"] = {**profile.workload_options, **asked}
     return replace(plan, **changes)
 
 
@@ -290,7 +291,8 @@ def run(
         verdict = Verdict(word="keep-default", sentence=sentence, min_gain=job.plan.options.min_gain)
     else:
         plan = replace(job.plan, options=replace(job.plan.options, study=folder.name))
-        verdict = _launches(plan, job, folder, observer, stop, launcher)
+        plan, verdict = _launches(plan, job, folder, observer, stop, launcher)
+        job = replace(job, plan=replace(job.plan, batch=plan.batch))
     result = _result(job, verdict, folder)
     _keep(job, result)
     return result
@@ -303,7 +305,8 @@ def _launches(
     observer: campaigns.Observer,
     stop: Callable[[], bool],
     launcher: campaigns.Runner | None,
-) -> Verdict:
+) -> tuple[Plan, Verdict]:
+    """Make them; the plan comes back with the batch size, where that was to be chosen."""
     with ExitStack() as stack:
         uuids = [gpu.uuid for gpu in plan.facts.gpus if gpu.uuid] if plan.backend == "nccl" else []
         stack.enter_context(lock.hold(folder, uuids, plan.environ))
@@ -313,16 +316,20 @@ def _launches(
         ledger.adopt(folder, lambda request, measurement, _: runner.adopt(folder, request.launch_id) or measurement)
         launcher = launcher or runner.LaunchRunner(folder, stop=stop, environ=plan.environ)
         campaign = campaigns.Campaign(ledger, launcher, _requests(plan, ledger), observer)
+        plan = batches.settle(plan, ledger, campaign, observer.on_note)
         verdict = _rounds(plan, ledger, campaign, job.candidate)
         ledger.append(verdict)
-        return verdict
+        return plan, verdict
 
 
 def _requests(plan: Plan, ledger: Ledger) -> Callable[[Candidate, str, Purpose], Request]:
-    def request(candidate: Candidate, launch_id: str, _: Purpose) -> Request:
+    def request(candidate: Candidate, launch_id: str, purpose: Purpose) -> Request:
+        settled, token = plan.settled(ledger.batch), secrets.token_hex(8)
+        if purpose == "batch":
+            return settled.batch_request(launch_id, token)
         usual = [launch.wall_s for launch in ledger.launches if launch.candidate.is_default]
         usual_s = None if candidate.is_default or not usual else max(usual)
-        return plan.request(candidate, launch_id, secrets.token_hex(8), usual_s=usual_s)
+        return settled.request(candidate, launch_id, token, usual_s=usual_s)
 
     return request
 

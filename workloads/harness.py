@@ -145,7 +145,12 @@ def _measure(launch: Launch, build: Build) -> None:
         options=launch.request.options,
         seed=launch.request.seed,
     )
-    leave_result(launch, Run(launch, group, context).measure(build))
+    if launch.request.ladder.first:
+        from .climb import climb
+
+        leave_result(launch, climb(launch, group, context, build))
+    else:
+        leave_result(launch, Run(launch, group, context).measure(build))
     groups.leave(group)
 
 
@@ -160,6 +165,28 @@ def leave_result(launch: Launch, measurement: dict[str, Any] | None) -> None:
     if measurement is not None:
         measurement["parts_s"] = {"start": launch.age_s, **launch.heartbeat.parts_s, **measurement["parts_s"]}
         result.measured(launch.result_path, launch.request.token, measurement)
+
+
+@dataclass(frozen=True)
+class Sample:
+    """What the steps of a workload came to; what is over all ranks is known to rank 0 alone.
+
+    Attributes:
+        clock: Name of what timed them.
+        communication: Of the profiled window, if there was one.
+        warnings: What a reader should know.
+    """
+
+    clock: str
+    warm: WarmUp
+    timed: Timed
+    communication: dict[str, Any] | None
+    warnings: tuple[str, ...]
+
+    @property
+    def step_us(self) -> float:
+        """Median step time."""
+        return statistics.median(self.timed.step_us) if self.timed.step_us else 0.0
 
 
 class Run:
@@ -187,11 +214,8 @@ class Run:
         workload = self._guarded(lambda: self._build(build))
         build_s = time.monotonic() - began
         first_step = self._guarded(lambda: self._first_step(workload))
-        measure = self._plan(workload, clock)
-        warm = self._guarded(measure.warm_up)
-        self._heartbeat.enter("timed")
-        timed = self._guarded(lambda: self._timed(measure, warm))
-        communication = self._guarded(lambda: self._profiled(workload, warm, timed))
+        found = self._sampled(workload, clock)
+        warm, timed = found.warm, found.timed
         checks = self._guarded(lambda: self._checked(workload))
         ranks = self._rank_reports(timed)
         if self._group.rank:
@@ -205,12 +229,27 @@ class Run:
             "warmup_steps": warm.steps,
             "flat": flat,
             **self._numbers(workload, timed),
-            "communication": communication,
+            "communication": found.communication,
             "checks": checks if first_step is None else {**checks, "first_step": first_step},
             "ranks": ranks,
             "parts_s": parts_s,
             "warnings": self._warnings,
         }
+
+    def sample(self, build: Build) -> Sample:
+        """Build and measure, without first step and checks."""
+        clock = self._clock()
+        self._context._mark = clock.mark
+        return self._sampled(self._guarded(lambda: self._build(build)), clock)
+
+    def _sampled(self, workload: Workload, clock: HostClock) -> Sample:
+        """Warm up, time and profile."""
+        measure = self._plan(workload, clock)
+        warm = self._guarded(measure.warm_up)
+        self._heartbeat.enter("timed")
+        timed = self._guarded(lambda: self._timed(measure, warm))
+        communication = self._guarded(lambda: self._profiled(workload, warm, timed))
+        return Sample(clock.name, warm, timed, communication, tuple(self._warnings))
 
     def _clock(self) -> HostClock:
         from .clock import CudaClock, HostClock
@@ -326,7 +365,7 @@ class Run:
         try:
             return action()
         except Exception as error:
-            found = named(error, f"rank {self._group.rank}, {self._heartbeat.phase}", self._request.options)
+            found = named(error, f"rank {self._group.rank}, {self._heartbeat.phase}", self._context.options)
             if found is error:
                 raise
             raise found from error

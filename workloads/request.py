@@ -69,6 +69,16 @@ class Placement:
 
 
 @dataclass(frozen=True)
+class Ladder:
+    """A search for a batch size; without ``first`` there is none."""
+
+    first: int = 0
+    last: int = 0
+    idle_share: float = 0.03
+    memory_share: float = 0.8
+
+
+@dataclass(frozen=True)
 class Request:
     """What one launch is to do."""
 
@@ -85,6 +95,7 @@ class Request:
     placement: Placement = Placement()
     steps: Steps = Steps()
     limits: Limits = Limits()
+    ladder: Ladder = Ladder()
     checks: bool = True
     log_choices: bool = False
     seed: int = 0

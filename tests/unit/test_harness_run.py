@@ -28,7 +28,7 @@ def run(tmp_path: Path) -> harness.Run:
     request = Request("s", "l", "t", "w", "gloo", options={"batch_size": 512})
     launch = harness.Launch(request, tmp_path / "result.json", 0, {}, None, heartbeat, 0.0)
     group = Group(0, 0, 1, CPU, Control(None, 0, 1, 1.0), False)  # type: ignore[arg-type]
-    return harness.Run(launch, group, Context(0, 0, 1, "gloo", CPU, {}, 0))
+    return harness.Run(launch, group, Context(0, 0, 1, "gloo", CPU, request.options, 0))
 
 
 def test_a_build_that_returns_something_else_is_named(run: harness.Run) -> None:
@@ -122,7 +122,7 @@ def test_a_profiled_window_on_this_machine_counts_the_steps_that_it_should(tmp_p
         time.sleep(0.001)
 
     profile_window._record(step, 3, CPU, tmp_path / "trace.json", lambda _: None)
-    reduced, problem = profile_window._reduce(tmp_path / "trace.json")
+    reduced, problem = profile_window._reduce(tmp_path / "trace.json", 3)
 
     assert problem == ""
     assert reduced is not None
@@ -135,4 +135,4 @@ def test_a_profiled_window_on_this_machine_counts_the_steps_that_it_should(tmp_p
 def test_a_trace_that_cannot_be_read_is_a_problem_not_an_end(tmp_path: Path) -> None:
     (tmp_path / "trace.json").write_text("{")
 
-    assert profile_window._reduce(tmp_path / "trace.json")[1].startswith("the trace cannot be read")
+    assert profile_window._reduce(tmp_path / "trace.json", 3)[1].startswith("the trace cannot be read")

@@ -44,6 +44,7 @@ def tune(
     mlflow_uri: Annotated[str | None, Parameter(group=FILES)] = None,
     no_mlflow: Annotated[bool, Parameter(group=FILES, negative="", show_default=False)] = False,
     arguments: Annotated[tuple[str, ...] | None, Parameter(parse=False)] = None,
+    force: Annotated[bool, Parameter(group=SEARCH, negative="", show_default=False)] = False,
     dry_run: Flag = False,
     strict: Flag = False,
     collective_only: Annotated[bool, Parameter(group=FILES, negative="", show_default=False)] = False,
@@ -63,7 +64,8 @@ def tune(
         space: What may be tried: auto, the name of a space, or the path of a space file.
         sizes: Message sizes of a collective: 32M, or a mix with calls a step, 1M:20,32M:4.
         dtype: Data type of a collective: bf16, fp16, fp32.
-        batch_size: Samples of one rank in one step of a model.
+        batch_size: Samples of one rank in one step of a model, or auto: a first launch chooses one with which the GPU
+            does not wait for the host. Default: auto on GPUs, small and fixed on a CPU machine.
         sequence: Tokens of one sample of transformer or fsdp.
         min_gain: Smallest gain that is worth a change.
         rounds: Most fresh mirrored rounds of the finalists. Default: 20 on GPUs, 6 on a CPU machine.
@@ -81,6 +83,7 @@ def tune(
         mlflow_uri: MLflow tracking URI. Default: MLFLOW_TRACKING_URI, or mlflow.db in the study's folder.
         no_mlflow: Leave MLflow out.
         arguments: Of the user's script, or None where there is no --.
+        force: Tune a host-bound step all the same.
         dry_run: Say what would be launched, and launch nothing.
         collective_only: Write the settings even when they were measured on a collective alone, not on a model step.
         strict: Exit status 3 for keep-default and 4 for no-verdict.
@@ -110,6 +113,7 @@ def tune(
         min_gain=parse_share(min_gain),
         rounds=rounds,
         collective_only=collective_only,
+        force=force,
         seed=seed,
         allow=plans.read_allow(allow),
         storage=storage,

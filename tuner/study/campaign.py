@@ -217,12 +217,17 @@ class Campaign:
             EnvironmentFault: See ``default``.
             StudyError: See ``default``.
         """
-        while len(medians := self._noise_medians()) < max(2, n):
-            self.default("noise-floor", trial=0)
+        self.noise_launches(max(2, n))
+        medians = self._noise_medians()
         floor = NoiseFloor(relative=relative_spread(medians), medians=tuple(medians), n=len(medians))
         if floor != self._ledger.noise:
             self._ledger.append(floor)
         return floor
+
+    def noise_launches(self, n: int) -> None:
+        """Launch the default until there are so many launches for the noise floor; see ``noise_floor``."""
+        while len(self._noise_medians()) < n:
+            self.default("noise-floor", trial=0)
 
     def _noise_medians(self) -> list[float]:
         return [

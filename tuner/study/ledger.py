@@ -1,7 +1,7 @@
 """The ledger: an append-only file that is the truth of a study. Everything else can be rebuilt from it.
 
 One JSON object a line. The first is ``{"schema_version": 1, "record": "study", "id": …, "plan": {…}}``; each further
-one is ``{"record": KIND, KIND: {…}}``, with KIND one of ``intent``, ``launch``, ``trial``, ``space``,
+one is ``{"record": KIND, KIND: {…}}``, with KIND one of ``intent``, ``launch``, ``batch``, ``trial``, ``space``,
 ``noise``, ``verdict`` and ``note``. A line is written whole and synced, or not at all.
 """
 
@@ -19,7 +19,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from ..errors import LedgerError, StorageError
-from ..records import SCHEMA_VERSION, Launch, Record, Space, Verdict, first_problem
+from ..records import SCHEMA_VERSION, BatchChoice, Launch, Record, Space, Verdict, first_problem
 from .adoption import Conclude, orphans
 from .entries import Intent, NoiseFloor, Note, TrialEntry
 
@@ -29,6 +29,7 @@ TORN = "ledger.torn"
 _RECORDS: dict[str, type[Record]] = {
     "intent": Intent,
     "launch": Launch,
+    "batch": BatchChoice,
     "trial": TrialEntry,
     "space": Space,
     "noise": NoiseFloor,
@@ -150,6 +151,11 @@ class Ledger:
     def notes(self) -> list[Note]:
         """All notes, in order."""
         return [entry for entry in self._entries if isinstance(entry, Note)]
+
+    @property
+    def batch(self) -> BatchChoice | None:
+        """The batch size that was chosen; it stays."""
+        return next((entry for entry in self._entries if isinstance(entry, BatchChoice)), None)
 
     @property
     def space(self) -> Space | None:

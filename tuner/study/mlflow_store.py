@@ -163,6 +163,8 @@ class Store:
             if path.is_file():
                 self._client.log_artifact(child.run_id, str(path), clean_name(launch.launch_id))
         outcome = launch.outcome
+        if isinstance(outcome, Measurement) and outcome.batches is not None:
+            self._log(self._parent, params={"batch_size": str(outcome.batches.batch_size)})
         tags = {LAUNCH + launch.launch_id: "ok" if isinstance(outcome, Measurement) else outcome.name}
         # The tag says that the launch is there, so it goes last.
         self._log(child.run_id, metrics=metrics, step=step)

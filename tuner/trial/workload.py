@@ -15,6 +15,9 @@ from . import own_job
 DTYPES = {"bf16": 2, "fp16": 2, "fp32": 4}
 """Data types of the workloads, with the bytes of one element."""
 
+AUTO = "auto"
+"""Batch size that the study's first launch chooses: so large that the GPU does not wait for the host."""
+
 _LIMITS = Limits()
 _OWN_LIMITS = Limits(startup_s=300.0, no_progress_s=120.0, total_s=1200.0)
 """A job of the user's own may load data and compile before its first step, and its steps may be slow."""
@@ -34,6 +37,7 @@ class Workload:
         own_module: Module below ``nccltune.workloads`` where that is not its name.
         arguments: What follows ``--`` on the command line; ``None`` where nothing may.
         limits: How long a launch on one node may take.
+        first_batch: Where a search for a batch size begins; 0 where the workload has none.
     """
 
     name: str
@@ -45,6 +49,7 @@ class Workload:
     own_module: str = ""
     arguments: tuple[str, ...] | None = None
     limits: Limits = _LIMITS
+    first_batch: int = 0
 
     @property
     def module(self) -> str:
@@ -71,7 +76,7 @@ _MODEL: dict[Backend, Steps] = {
     "gloo": Steps(warmup_min=4, warmup_max=12, timed_min=12, timed_max=30, block=6, timed_s=3.0),
 }
 _GPT: dict[Backend, Mapping[str, Any]] = {
-    "nccl": {"batch_size": 16, "sequence": 1024},
+    "nccl": {"batch_size": AUTO, "sequence": 1024},
     "gloo": {"batch_size": 2, "sequence": 32},
 }
 
@@ -107,8 +112,9 @@ WORKLOADS = {
             summary="ResNet-50 with DistributedDataParallel, one training step",
             collective_only=False,
             accepts=("batch_size",),
-            defaults={"nccl": {"batch_size": 256}, "gloo": {"batch_size": 1, "image_size": 40}},
+            defaults={"nccl": {"batch_size": AUTO}, "gloo": {"batch_size": 1, "image_size": 40}},
             steps=_MODEL,
+            first_batch=32,
         ),
         Workload(
             name="transformer",
@@ -117,6 +123,7 @@ WORKLOADS = {
             accepts=("batch_size", "sequence"),
             defaults=_GPT,
             steps=_MODEL,
+            first_batch=2,
         ),
         Workload(
             name="fsdp",
@@ -125,6 +132,7 @@ WORKLOADS = {
             accepts=("batch_size", "sequence"),
             defaults=_GPT,
             steps=_MODEL,
+            first_batch=2,
         ),
     )
 }
@@ -194,7 +202,8 @@ def options(workload: Workload, backend: Backend, given: Mapping[str, str | None
             flag = "--" + name.replace("_", "-")
             takes = " and ".join("--" + other.replace("_", "-") for other in workload.accepts)
             raise UsageError(f"the workload {workload.name} takes no {flag}", f"it takes {takes or 'none of these'}")
-        chosen[name] = _READERS[name](text)
+        if text != AUTO or name != "batch_size":  # the default on a GPU is auto; on the CPU it is small and fixed
+            chosen[name] = _READERS[name](text)
     for size, _ in chosen.get("sizes", ()):
         if size % DTYPES[chosen["dtype"]]:
             raise UsageError(
@@ -216,7 +225,7 @@ def _read_dtype(text: str) -> str:
 
 def _read_batch_size(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
-        raise UsageError(f"'{text}' is no batch size", "give the samples of one rank in one step, for instance 64")
+        raise UsageError(f"'{text}' is no batch size", "give the samples of one rank in a step, such as 64, or auto")
     return int(text)
 
 
