@@ -1,17 +1,23 @@
 """How often the rules on step times are wrong, and how often they find what is planted. Seeded throughout.
 
-Noise of 0.3 to 5 % of the step, from step to step: normal, Student with three degrees of freedom (scaled to that
-standard deviation), and AR(1) with 0.3.
+For the rules on one launch: noise of 0.3 to 5 % of the step, from step to step: normal, Student with three degrees of
+freedom (scaled to that
+standard deviation), and AR(1) with 0.3. For launches held against each other: the noise that was measured on GPUs.
 """
 
 from __future__ import annotations
 
+import json
 import math
 import random
+import statistics
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
+from nccltune.records import Pair
+from nccltune.verdict.sequence import of_gain
 from nccltune.workloads import detectors
 
 pytestmark = pytest.mark.simulation
@@ -143,3 +149,65 @@ def test_a_rank_that_is_slower_by_half_a_step_is_found_and_named(kind: str, coun
         return straggler is not None and straggler.rank == culprit
 
     assert share(PLANTED, found) >= 0.95
+
+
+# ---- a step that is slower in every launch
+
+
+RESNET_MEDIANS_MS = (55.29, 55.29, 55.41, 55.58)
+"""ResNet-50 under DDP, batch 256 a GPU, two H200 over NVLink: four launches of the same settings."""
+RESNET_STEP_DEVIATION = 0.56 / 55.3
+"""From step to step within one of them."""
+ROUNDS = 5
+STUDIES = 2000
+
+
+def launch_deviation(medians: tuple[float, ...]) -> float:
+    return statistics.stdev(medians) / statistics.fmean(medians)
+
+
+def nvlink_medians() -> tuple[float, ...]:
+    """Launches of the default in the recorded study of an all-reduce over NVLink."""
+    ledger = Path(__file__).resolve().parents[1] / "recordings/ledgers/2xh200-allreduce-nvlink/ledger.jsonl"
+    entries = [json.loads(line) for line in ledger.read_text().splitlines()]
+    launches = [entry["launch"] for entry in entries if entry["record"] == "launch"]
+    return tuple(
+        statistics.median(launch["outcome"]["step_times_us"])
+        for launch in launches
+        if not launch["candidate"]["settings"] and launch["purpose"] != "evidence"
+    )
+
+
+def slower_bound(generator: random.Random, slowdown: float, between: float, within: float) -> float:
+    """The lower 99 % bound of the slow-down after five mirrored rounds of 20 steps a launch, through the real code."""
+    pairs = []
+    for number in range(1, ROUNDS + 1):
+        medians = []
+        for factor in (1.0, 1.0 + slowdown):
+            level = factor * (1 + between * generator.gauss(0, 1))
+            medians.append(STEP_US * statistics.median(level * (1 + within * generator.gauss(0, 1)) for _ in range(20)))
+        default, slowed = medians
+        pairs.append(Pair(round=number, default_us=default, candidate_us=slowed, gain=default / slowed - 1))
+    found = of_gain(pairs)
+    assert found is not None
+    return -found.upper(0.01)
+
+
+def test_the_measured_noise_of_launches_is_what_it_was() -> None:
+    assert launch_deviation(RESNET_MEDIANS_MS) == pytest.approx(0.0025, abs=0.0003)
+    assert launch_deviation(nvlink_medians()) == pytest.approx(0.001, abs=0.0003)
+
+
+@pytest.mark.parametrize(
+    ("between", "within"),
+    [
+        (launch_deviation(RESNET_MEDIANS_MS), RESNET_STEP_DEVIATION),
+        (launch_deviation(nvlink_medians()), 0.005),
+    ],
+    ids=["ResNet-50", "all-reduce"],
+)
+def test_a_step_that_is_two_percent_slower_is_shown_with_five_launches_a_side(between: float, within: float) -> None:
+    generator = random.Random("slower")
+
+    assert share(STUDIES, lambda: slower_bound(generator, 0.02, between, within) > 0) >= 0.95
+    assert share(STUDIES, lambda: slower_bound(generator, 0.0, between, within) > 0) <= 0.02
