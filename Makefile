@@ -11,19 +11,19 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 LIST := $(VENV)/files.txt
 SOURCES := $(shell find tuner workloads search_spaces -type f ! -name '*.pyc' 2>/dev/null | LC_ALL=C sort)
 
-.PHONY: tune test lint unit simulation launch packaging setup clean help FORCE
+.PHONY: tune test lint unit simulation launch packaging browser setup clean help FORCE
 .DEFAULT_GOAL := help
 
 help:
 	@echo 'make tune [ARGS="--workload allreduce --trials 20"]   run the main job'
 	@echo 'make test                                             run every check'
-	@echo 'make lint | unit | simulation | launch | packaging    run a part of them'
+	@echo 'make lint | unit | simulation | launch | packaging | browser    run a part of them'
 	@echo 'make clean                                            remove .venv and caches'
 
 tune: $(VENV)/installed
 	@$(BIN)/nccltune $(ARGS)
 
-test: lint unit simulation launch packaging
+test: lint unit simulation launch packaging browser
 
 lint: $(VENV)/developing
 	$(BIN)/ruff check .
@@ -32,7 +32,7 @@ lint: $(VENV)/developing
 	$(BIN)/lint-imports
 
 unit: $(VENV)/developing
-	$(BIN)/pytest -q -n 2 -m "not launch and not packaging and not gpu and not simulation"
+	$(BIN)/pytest -q -n 2 -m "not launch and not packaging and not gpu and not simulation and not browser"
 
 simulation: $(VENV)/developing
 	$(BIN)/pytest -q -n 2 -m simulation
@@ -43,6 +43,10 @@ launch: $(VENV)/developing
 
 packaging: $(VENV)/developing
 	$(BIN)/pytest -q -m packaging
+
+# Needs a Chromium on PATH (Debian: apt-get install chromium); says so and skips without.
+browser: $(VENV)/developing
+	$(BIN)/pytest -q -m browser
 
 setup: $(VENV)/installed
 

@@ -1,4 +1,4 @@
-"""Makes ``tests/fakes.py`` importable as ``fakes`` in every test."""
+"""Makes ``tests/fakes.py`` and ``tests/studies.py`` importable as ``fakes`` and ``studies`` in every test."""
 
 from __future__ import annotations
 
@@ -19,3 +19,4 @@ def _load(name: str) -> None:
 
 
 _load("fakes")
+_load("studies")

@@ -1,6 +1,6 @@
 """The command line: arguments → calls, errors → exit status. The only place that configures logging or prints."""
 
-from . import check, doctor, explain, export, knobs, tune, validate  # noqa: F401 - each adds its command to the application
+from . import check, doctor, explain, export, knobs, report, tune, validate  # noqa: F401 - each adds its command
 from .application import app
 from .command_line import main, run
 

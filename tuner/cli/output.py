@@ -6,7 +6,12 @@ import logging
 import os
 import sys
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+_PLAIN_WIDTH = 400  # a file or a pipe has no width to fold a table to
 
 
 def show(lines: Iterable[str]) -> None:
@@ -14,6 +19,17 @@ def show(lines: Iterable[str]) -> None:
     for line in lines:
         sys.stdout.write(f"{line}\n")
     sys.stdout.flush()
+
+
+def show_rich(parts: Iterable[RenderableType]) -> None:
+    """Write tables and styled text to standard output: plain and unfolded where that is no terminal."""
+    from rich.console import Console
+
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console.width = _PLAIN_WIDTH
+    for part in parts:
+        console.print(part, markup=False)
 
 
 def show_json(data: Any) -> None:
