@@ -29,7 +29,7 @@ from .plan import Plan
 from .records import DEFAULT, Candidate, Evidence, Measurement, Purpose, Request, Space, Verdict
 from .space import enumeration, legality, narrowing
 from .study import campaign as campaigns
-from .study import host_bound, lock, table, tracking
+from .study import host_bound, lock, precision, table, tracking
 from .study.entries import NoiseFloor
 from .study.ledger import Ledger, plan_differences
 from .study.ranking import Ranked
@@ -283,7 +283,9 @@ def _requests(plan: Plan, ledger: Ledger) -> Callable[[Candidate, str, Purpose],
         )
         usual = [launch.wall_s for launch in ledger.launches if launch.purpose == "noise-floor"]
         usual_s = None if candidate.is_default or not usual else max(usual)
-        return settled.request(candidate, launch_id, secrets.token_hex(8), profiled=profiled, usual_s=usual_s)
+        made = settled.request(candidate, launch_id, secrets.token_hex(8), profiled=profiled, usual_s=usual_s)
+        noise = ledger.noise if purpose != "noise-floor" else None
+        return made.model_copy(update={"steps": precision.steps(made.steps, noise)})
 
     return request
 
