@@ -37,6 +37,7 @@ _PATIENCE = 5.0
 _PATIENCE_LEAST_S = 120.0
 _CPU_BUDGET_S = 120.0
 _CPU_ROUNDS = 6
+_MOST_FINALISTS = 3
 _CPU_ROUNDS_S = 150.0
 _LONGEST_NAME = 200
 _LARGEST_SEED = 2**62
@@ -162,7 +163,7 @@ class Plan:
     @property
     def finalists(self) -> int:
         """Most candidates that meet the default in fresh rounds; one on a CPU machine, for the same reason."""
-        return self.options.finalists or (3 if self.backend == "nccl" else 1)
+        return self.options.finalists or (_MOST_FINALISTS if self.backend == "nccl" else 1)
 
     @property
     def steps(self) -> Steps:
@@ -323,6 +324,7 @@ class Plan:
             "--budget": f"{options.budget_s:g}s" if options.budget_s else None,
             "--min-gain": options.min_gain if options.min_gain != Options.min_gain else None,
             "--rounds": rounds or options.rounds,
+            "--finalists": options.finalists,
             "--seed": options.seed or None,
             "--allow": ",".join(options.allow) or None,
             "--nproc": options.nproc,
@@ -415,6 +417,8 @@ def _check(options: Options) -> None:
         raise UsageError(f"--trials {options.trials} measures nothing", "give at least 1; trial 0 is the default")
     if options.rounds is not None and options.rounds < 1:
         raise UsageError(f"--rounds {options.rounds} confirms nothing", "give at least 1")
+    if options.finalists is not None and not 1 <= options.finalists <= _MOST_FINALISTS:
+        raise UsageError(f"--finalists {options.finalists} is no number of finalists", f"give 1 to {_MOST_FINALISTS}")
     if abs(options.seed) > _LARGEST_SEED:
         raise UsageError(f"--seed {options.seed} is beyond what torch takes", f"give at most {_LARGEST_SEED}")
     for flag, name in (("--study", options.study), ("--cluster", options.cluster)):

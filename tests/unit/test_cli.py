@@ -23,6 +23,7 @@ from nccltune import cli
         (["--workload", "resnet", "--budget", "-5m"], "no duration"),
         (["--workload", "resnet", "--min-gain", "200%"], "no share"),
         (["--workload", "resnet", "--rounds", "0"], "confirms nothing"),
+        (["--workload", "resnet", "--finalists", "4"], "give 1 to 3"),
         (["--workload", "resnet", "--nproc", "1"], "nobody to talk to"),
         (["--workload", "resnet", "--study", "../x"], "no name for a folder"),
         (["--workload", "resnet", "--study", "a\nb"], "no name for a folder"),

@@ -30,6 +30,7 @@ def tune(
     sequence: Annotated[str | None, Parameter(group=SEARCH, allow_leading_hyphen=True)] = None,
     min_gain: Annotated[str, Parameter(group=SEARCH, allow_leading_hyphen=True)] = "1%",
     rounds: Annotated[int | None, Parameter(group=SEARCH)] = None,
+    finalists: Annotated[int | None, Parameter(group=SEARCH)] = None,
     seed: Annotated[int, Parameter(group=SEARCH)] = 0,
     allow: Annotated[str | None, Parameter(group=SEARCH)] = None,
     nproc: Annotated[int | None, Parameter(group=PLACE)] = None,
@@ -69,6 +70,7 @@ def tune(
         sequence: Tokens of one sample of transformer or fsdp.
         min_gain: Smallest gain that is worth a change.
         rounds: Most fresh mirrored rounds of the finalists. Default: 20 on GPUs, 6 on a CPU machine.
+        finalists: Most candidates that meet the default in fresh rounds, 1 to 3. Default: 3 on GPUs, 1 on a CPU machine.
         seed: Of the model, the data and the search.
         allow: Documentation classes that may be searched: system, debugging, undocumented, with commas.
         nproc: Ranks a node. Default: one for each visible GPU; 2 on a CPU machine.
@@ -112,6 +114,7 @@ def tune(
         out=out,
         min_gain=parse_share(min_gain),
         rounds=rounds,
+        finalists=finalists,
         collective_only=collective_only,
         force=force,
         seed=seed,
