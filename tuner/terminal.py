@@ -214,6 +214,8 @@ class Screen:
         self._out.print(f"profile   {conclusion.env_file}\n          {conclusion.profile_file}", markup=False)
         self._out.print(f"study     {conclusion.study}", markup=False)
         self._out.print(f"trials    {conclusion.table}", markup=False)
+        if conclusion.page is not None:
+            self._out.print(f"report    {conclusion.page}", markup=False)
         self._out.print(f"next      {self._next(conclusion)}", markup=False)
 
     def _next(self, conclusion: Conclusion) -> str:

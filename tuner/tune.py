@@ -6,7 +6,7 @@
     run            lock → ledger → what a killed run left → batch size, where it is to be chosen
                    → one launch of the default: is the step host-bound? → noise floor (default against default)
                    → space, narrowed by what NCCL said → search → mirrored rounds of the finalists against the default
-                   → verdict → profile and tables
+                   → verdict → profile, tables and report
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ from . import batch as batches
 from .errors import HostBound, Interrupted, ProfileError, StorageError, StudyError, StudyMismatch
 from .plan import Plan
 from .records import DEFAULT, Candidate, Evidence, Measurement, Purpose, Request, Space, Verdict
+from .report import page
+from .report.source import Source
 from .space import enumeration, legality, narrowing
 from .study import campaign as campaigns
 from .study import host_bound, lock, precision, table, tracking
@@ -64,6 +66,7 @@ class Conclusion:
     Attributes:
         ranking: Candidates of the search, best first.
         added: Launches of this run; 0 when the study was already finished.
+        page: The report; ``None`` where it could not be written.
     """
 
     verdict: Verdict
@@ -75,6 +78,7 @@ class Conclusion:
     ranking: tuple[Ranked, ...]
     failures: tuple[tuple[str, str], ...]
     added: int
+    page: Path | None = None
 
     def as_json(self) -> str:
         """One JSON object for programs."""
@@ -86,6 +90,7 @@ class Conclusion:
                 "env_file": str(self.env_file),
                 "profile": str(self.profile_file),
                 "study": str(self.study),
+                "report": str(self.page) if self.page else None,
                 "launches_added": self.added,
             }
         )
@@ -134,6 +139,7 @@ def run(plan: Plan, watcher: Watcher, stop: Callable[[], bool], launcher: campai
             ranking=tuple(campaigns.ranked(ledger)),
             failures=_failures(ledger),
             added=len(ledger.launches) - before,
+            page=page.write_if_possible(Source(ledger=ledger, profile=profile, profile_file=profile_file)),
         )
 
 

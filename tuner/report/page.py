@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import logging
 import re
 from importlib import resources
 from pathlib import Path
@@ -16,7 +17,10 @@ from typing import Any
 from ..errors import StorageError
 from ..verdict.profile import replace_file
 from . import charts
-from .content import Report
+from .content import Report, gather
+from .source import Source
+
+_log = logging.getLogger(__name__)
 
 FILE = "report.html"
 
@@ -28,7 +32,6 @@ _ALT = {
     "time": "Bars that cut a step into computation, overlapped and exposed communication, and idle time. "
     "The table below holds the same numbers.",
 }
-
 
 _UNIT = re.compile(r"(?<=\d) (?=(?:%|µs|ms|s|min|h|steps)(?:\W|$))")
 """The blank between a number and its unit, where a line must not end."""
@@ -52,6 +55,15 @@ def write(report: Report, path: Path) -> Path:
     except OSError as error:
         raise StorageError(f"cannot write {path}: {error.strerror}", "free space, or choose another --out") from error
     return path
+
+
+def write_if_possible(source: Source) -> Path | None:
+    """Write the page of a study beside its ledger, or say in the log why there is none: no page is worth a verdict."""
+    try:
+        return write(gather(source), source.folder / FILE)
+    except Exception as error:
+        _log.warning("%s was not written: %s", FILE, error)
+        return None
 
 
 def render(report: Report) -> str:
