@@ -70,7 +70,7 @@ def tune(
         sequence: Tokens of one sample of transformer or fsdp.
         min_gain: Smallest gain that is worth a change.
         rounds: Most fresh mirrored rounds of the finalists. Default: 20 on GPUs, 6 on a CPU machine.
-        finalists: Most candidates that meet the default in fresh rounds, 1 to 3. Default: 3 on GPUs, 1 on a CPU machine.
+        finalists: Most candidates in the fresh rounds, 1 to 3. Default: 3 on GPUs, 1 on a CPU machine.
         seed: Of the model, the data and the search.
         allow: Documentation classes that may be searched: system, debugging, undocumented, with commas.
         nproc: Ranks a node. Default: one for each visible GPU; 2 on a CPU machine.
