@@ -380,6 +380,38 @@ class BatchChoice(Record):
         return next(each for each in self.tries if each.batch_size == self.batch_size)
 
 
+class Disturbance(Record):
+    """Something that took from a launch what the launch did not use itself.
+
+    Attributes:
+        kind: Who or what: ``gpu-user`` another process on the GPUs, ``gpu-clock`` clocks held down, ``cpu`` other users
+            of the cores, ``cpu-limit`` the control group's limit, ``memory`` waiting for memory.
+        text: In plain words, with numbers.
+        share: How much of the launch or of the resource it took, 0 to 1; ``None`` where not known.
+    """
+
+    kind: Literal["gpu-user", "gpu-clock", "cpu", "cpu-limit", "memory"]
+    text: str
+    share: float | None = None
+
+
+class Disturbances(Record):
+    """What was seen on this machine while a launch ran; says nothing of other machines.
+
+    Attributes:
+        seen: Empty where nothing was.
+        unknown: What could not be watched, in plain words.
+        cpu_others: Share of the usable cores' time that other processes used.
+        power_capped: Largest share of samples, over the GPUs, in which a GPU was at its power limit. That is how a
+            healthy GPU lives under load, so it is no disturbance.
+    """
+
+    seen: tuple[Disturbance, ...] = ()
+    unknown: tuple[str, ...] = ()
+    cpu_others: float | None = None
+    power_capped: float | None = None
+
+
 class Measurement(Record):
     """A launch that came to its end with right sums.
 
@@ -393,6 +425,7 @@ class Measurement(Record):
         parts_s: Cost of the launch by part (start, import, group, warmup, timed, profiled, check, end).
         warnings: What a reader of the number should know, in plain words.
         batches: Of a launch that searched for a batch size; the other numbers are then those of the chosen one.
+        disturbances: From the runner, as for a failure; ``None`` where the launch was not watched.
     """
 
     outcome: Literal["measurement"] = "measurement"
@@ -409,6 +442,7 @@ class Measurement(Record):
     warnings: tuple[str, ...] = ()
     batches: BatchChoice | None = None
     evidence: Evidence | None = None
+    disturbances: Disturbances | None = None
 
     @property
     def median_us(self) -> float:
@@ -442,6 +476,7 @@ class Failure(Record):
     details: dict[str, JsonValue] = {}
     log_tail: str = ""
     evidence: Evidence | None = None
+    disturbances: Disturbances | None = None
 
 
 Outcome: TypeAlias = Annotated[Measurement | Failure, Field(discriminator="outcome")]
@@ -489,6 +524,11 @@ class Launch(Record):
     folder: str = ""
     outcome: Outcome
 
+    @property
+    def disturbances(self) -> Disturbances | None:
+        """What else used the machine meanwhile; ``None`` where it was not watched."""
+        return self.outcome.disturbances
+
 
 class Pair(Record):
     """One mirrored round: the default and the finalist, in fresh launches next to each other.
@@ -535,6 +575,72 @@ class Finalist(Record):
     tail_gain: float | None = None
     tail_interval: tuple[float, float] | None = None
     size_gains: dict[str, float] = {}
+
+
+class Reach(Record):
+    """What the fresh rounds can be expected to show, foreseen from the noise floor before the first trial.
+
+    Gains are true gains of a candidate, as shares. A gain is shown when such a candidate would be shipped with a
+    probability of ``power``.
+
+    Attributes:
+        min_gain: What was asked for.
+        rounds: Most rounds.
+        finalists: Most finalists that share them.
+        smallest: The smallest gain that the rounds show; ``None`` where it is not known.
+        likely: The same for a noise at either end of its 80 % interval: few launches tell it only roughly.
+        wanted: The gain that ought to be shown, as far above ``min_gain`` as that lies above nothing.
+        rounds_needed: Rounds that show ``wanted``; ``None`` where they are too many to be advice, or not known.
+        launches_needed: Launches of these rounds.
+        seconds_needed: Wall time of these launches.
+        quieter: Noise floor at which the rounds would show ``wanted``.
+        falls_short: Whether the rounds do not show ``wanted``; ``None`` where it is not known.
+        farther: Value of ``min_gain`` from which the rounds show what then ought to be shown.
+        sentences: The same in words.
+    """
+
+    min_gain: float
+    rounds: int
+    finalists: int
+    power: float
+    smallest: float | None = None
+    likely: tuple[float, float] | None = None
+    wanted: float
+    rounds_needed: int | None = None
+    launches_needed: int | None = None
+    seconds_needed: float | None = None
+    quieter: float | None = None
+    farther: float | None = None
+    falls_short: bool | None = None
+    sentences: tuple[str, ...] = ()
+
+
+class Disturbed(Record):
+    """Launches of a study that shared the machine with somebody, or were held up by it.
+
+    Attributes:
+        watched: Launches that were watched.
+        disturbed: Those of them in which something was seen.
+        deciding: Watched launches of the rounds that decide.
+        deciding_disturbed: Those of them in which something was seen.
+        worst: What took the largest share of a launch, in plain words.
+        worst_launch: The launch that it was seen in.
+    """
+
+    watched: int = 0
+    disturbed: int = 0
+    deciding: int = 0
+    deciding_disturbed: int = 0
+    worst: str = ""
+    worst_launch: str = ""
+
+    @property
+    def sentence(self) -> str:
+        """The same in words; empty where nothing was seen."""
+        if not self.disturbed:
+            return ""
+        deciding = f", {self.deciding_disturbed} of {self.deciding} in the fresh rounds" if self.deciding else ""
+        return f"{self.disturbed} of {self.watched} launches{deciding}; the worst: {self.worst} ({self.worst_launch})"
 
 
 class Verdict(Record):

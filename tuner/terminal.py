@@ -22,9 +22,12 @@ from .plan import Plan
 from .quantities import format_percent, format_seconds, format_share, format_us
 from .records import DEFAULT, Candidate, Failure, Finalist, Launch, Measurement, Space, Verdict
 from .space import enumeration
+from .study import disturbed
 from .study.entries import Intent, NoiseFloor, TrialEntry
 from .study.ranking import Ranked
 from .tune import NOISE_LAUNCHES, Conclusion
+from .verdict import reach
+from .verdict.profile import Numbers
 
 _PLAIN_WIDTH = 240
 _FAILED = ("infeasible", "invalid", "lost")
@@ -62,6 +65,7 @@ class Screen:
         self._default_us: float | None = None
         self._best = ""
         self._launched = False
+        self._disturbances: set[str] = set()
 
     def __enter__(self) -> Screen:
         self._progress.start()
@@ -136,11 +140,11 @@ class Screen:
             f"({floor.n} launches of {format_seconds(seconds)}, "
             f"{format_us(min(floor.medians))} to {format_us(max(floor.medians))})"
         )
-        if floor.relative > self._plan.options.min_gain:
-            self._say(
-                f"the noise floor is larger than the gain asked for ({format_share(self._plan.options.min_gain)}): "
-                "smaller gains than the noise cannot be shown here; a quieter machine or a higher --min-gain helps"
-            )
+        if floor.reach is not None:
+            for sentence in floor.reach.sentences:
+                self._say(sentence)
+            if warned := reach.warning(floor.reach):
+                self._say(f"warning: {warned}")
         left = self._plan.trials + self._plan.rounds * (1 + self._plan.finalists)
         budget = self._plan.budget_s
         limit = f", or until the budget of {format_seconds(budget)} is spent" if budget else ""
@@ -162,6 +166,7 @@ class Screen:
     def on_launch_end(self, launch: Launch) -> None:
         """Move on; say why a launch failed."""
         self._launched = True
+        self._say_disturbances(launch)
         if self._task is not None and launch.purpose not in ("drift", "evidence"):
             self._progress.advance(self._task)
         outcome = launch.outcome
@@ -176,6 +181,13 @@ class Screen:
         if isinstance(outcome, Measurement):
             for warning in outcome.warnings:
                 self._say(f"  {launch.launch_id}: {warning}")
+
+    def _say_disturbances(self, launch: Launch) -> None:
+        """Say each kind once, when it is first seen; the conclusion counts them."""
+        for each in disturbed.seen(launch):
+            if each.kind not in self._disturbances:
+                self._disturbances.add(each.kind)
+                self._say(f"  {launch.launch_id} was disturbed: {each.text}")
 
     def on_trial(self, trial: TrialEntry, best: Ranked | None) -> None:
         """Say what a trial came to, and keep the best in sight."""
@@ -209,7 +221,7 @@ class Screen:
             for key, reason in conclusion.failures[:10]:
                 self._out.print(f"  {key}: {reason}", markup=False)
         self._out.print(f"{conclusion.verdict.sentence}.", markup=False)
-        for line in _account(conclusion.verdict):
+        for line in _account(conclusion.verdict, conclusion.profile.numbers):
             self._out.print(line, markup=False)
         self._out.print(f"profile   {conclusion.env_file}\n          {conclusion.profile_file}", markup=False)
         self._out.print(f"study     {conclusion.study}", markup=False)
@@ -282,7 +294,7 @@ def _gain(finalist: Finalist) -> str:
     return f"{format_share(finalist.gain)} (95 %: {format_share(low)} to {format_share(high)}, {rounds})"
 
 
-def _account(verdict: Verdict) -> Sequence[str]:
+def _account(verdict: Verdict, numbers: Numbers) -> Sequence[str]:
     """What the answer cost, what limits it, and what would change it."""
     floor = "" if verdict.noise_floor is None else f"; noise floor {format_percent(verdict.noise_floor)}"
     spent = format_seconds(verdict.gpu_s)
@@ -291,6 +303,10 @@ def _account(verdict: Verdict) -> Sequence[str]:
     ]
     if verdict.pays_after_steps is not None:
         lines.append(f"pays back after {verdict.pays_after_steps} steps of the same job")
+    if numbers.disturbed is not None and numbers.disturbed.sentence:
+        lines.append(f"disturbed {numbers.disturbed.sentence}")
+    if verdict.word == "no-verdict" and numbers.reach is not None:
+        lines.append(f"foreseen  {numbers.reach.sentences[0]}")
     if verdict.needed:
         lines.append(f"needed    {verdict.needed}")
     return lines

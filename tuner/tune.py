@@ -26,20 +26,21 @@ from . import __version__
 from . import batch as batches
 from .errors import HostBound, Interrupted, ProfileError, StorageError, StudyError, StudyMismatch
 from .plan import Plan
-from .records import DEFAULT, Candidate, Evidence, Measurement, Purpose, Request, Space, Verdict
+from .records import DEFAULT, Candidate, Evidence, Measurement, Purpose, Reach, Request, Space, Verdict
 from .report import page
 from .report.source import Source
 from .space import enumeration, legality, narrowing
 from .study import campaign as campaigns
-from .study import host_bound, lock, precision, table, tracking
+from .study import disturbed, host_bound, lock, precision, table, tracking
 from .study.entries import NoiseFloor
 from .study.ledger import Ledger, plan_differences
 from .study.ranking import Ranked
 from .study.search import Search
 from .trial import process, runner
-from .verdict import finals
+from .verdict import finals, reach
 from .verdict import profile as profiles
 from .verdict.reading import read_profile
+from .verdict.sequence import Rule
 
 _log = logging.getLogger(__name__)
 
@@ -120,13 +121,13 @@ def run(plan: Plan, watcher: Watcher, stop: Callable[[], bool], launcher: campai
         campaign = campaigns.Campaign(ledger, launcher, _requests(plan, ledger), observer)
         with _tracked(tracker):
             try:
-                verdict = _stages(plan, ledger, campaign, watcher)
+                verdict = _stages(plan, ledger, campaign, watcher, tracker)
             except BaseException:
                 _write_tables_if_possible(ledger)
                 raise
             csv, _ = table.write_tables(ledger)
             if tracker:
-                tracker.verdict(verdict)
+                tracker.verdict(verdict, disturbed.count(ledger.launches))
         profile = _after_the_last(_profile(plan.settled(ledger.batch), ledger, verdict), plan.profile_folder)
         env_file, profile_file = profiles.write(profile, plan.profile_folder)
         return Conclusion(
@@ -143,9 +144,13 @@ def run(plan: Plan, watcher: Watcher, stop: Callable[[], bool], launcher: campai
         )
 
 
-def _stages(plan: Plan, ledger: Ledger, campaign: campaigns.Campaign, watcher: Watcher) -> Verdict:
+def _stages(
+    plan: Plan, ledger: Ledger, campaign: campaigns.Campaign, watcher: Watcher, tracker: tracking.Tracker | None
+) -> Verdict:
     _first_launches(plan, ledger, campaign, watcher)
-    floor = campaign.noise_floor(NOISE_LAUNCHES)
+    floor = campaign.noise_floor(NOISE_LAUNCHES, lambda floor: _foresee(plan, ledger, floor))
+    if tracker:
+        tracker.noise_floor(floor)
     watcher.on_noise_floor(floor, _launch_seconds(ledger))
 
     if ledger.space is None:
@@ -328,6 +333,15 @@ def _launch_seconds(ledger: Ledger) -> float:
     return statistics.median(launch.wall_s for launch in ledger.launches if launch.purpose != "batch")
 
 
+def _foresee(plan: Plan, ledger: Ledger, floor: NoiseFloor) -> Reach:
+    """Foresee what the fresh rounds can show, with the most finalists and as many rounds as there is time for."""
+    terms = _terms(plan)
+    rounds = finals.affordable_rounds(ledger, terms, terms.finalists)
+    rule = Rule(min_gain=terms.min_gain, rounds=rounds, finalists=terms.finalists)
+    took = [launch.wall_s for launch in ledger.launches if launch.purpose == "noise-floor"]
+    return reach.foresee(floor, rule, statistics.median(took))
+
+
 # ---- after the search
 
 
@@ -364,6 +378,8 @@ def _profile(plan: Plan, ledger: Ledger, verdict: Verdict) -> profiles.Profile:
         pays_after_steps=verdict.pays_after_steps,
         needed=verdict.needed,
         noise_floor=ledger.noise.relative if ledger.noise else None,
+        reach=ledger.noise.reach if ledger.noise else None,
+        disturbed=disturbed.count(ledger.launches),
         trials=sum(trial.launched for trial in ledger.trials),
         launches=len(ledger.launches),
         gpu_s=round(plan.placement.world_size * sum(launch.wall_s for launch in ledger.launches), 1),

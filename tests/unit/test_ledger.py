@@ -16,9 +16,12 @@ from nccltune.errors import LedgerError, StorageError
 from nccltune.records import (
     Candidate,
     Dimension,
+    Disturbance,
+    Disturbances,
     Failure,
     Launch,
     Measurement,
+    Reach,
     Record,
     Request,
     ResultFile,
@@ -32,6 +35,11 @@ from nccltune.trial.paths import launch_paths
 AT = "2026-01-02T03:04:05+00:00"
 CANDIDATE = Candidate(settings={"A": "1"})
 MEASURED = Measurement(step_times_us=(10.0, 11.5, 10.25), clock="host", warmup_steps=2)
+
+
+DISTURBED = Disturbances(
+    seen=(Disturbance(kind="gpu-user", text="somebody"),), unknown=("GPU clocks",), cpu_others=0.25, power_capped=0.5
+)
 
 
 def intent(launch_id: str = "0000-search", candidate: Candidate = CANDIDATE) -> Intent:
@@ -51,7 +59,15 @@ ENTRIES: tuple[Record, ...] = (
     NoiseFloor(relative=0.01, medians=(1.0, 1.01), n=2),
     Note(at=AT, text="é\u2028ü"),
     Verdict(word="keep-default", sentence="Keep the defaults."),
-)
+    launch("0002-search", MEASURED.model_copy(update={"disturbances": DISTURBED})),
+    NoiseFloor(
+        relative=0.01, medians=(1.0, 1.01), n=2,
+        reach=Reach(
+            min_gain=0.01, rounds=20, finalists=3, power=0.8, wanted=0.02, smallest=0.03, likely=(0.02, 0.1),
+            falls_short=True, sentences=("shows", "takes"),
+        ),
+    ),
+)  # fmt: skip
 
 
 @pytest.fixture
@@ -66,9 +82,10 @@ def test_everything_written_is_read_again(ledger: Ledger) -> None:
     assert again.entries == ENTRIES
     assert again.plan == {"workload": "toy", "placement": {"nproc": 2}}
     assert again.id == ledger.id != ""
-    assert [one.launch_id for one in again.launches] == ["0000-search", "0001-search"]
+    assert [one.launch_id for one in again.launches] == ["0000-search", "0001-search", "0002-search"]
+    assert [one.disturbances for one in again.launches] == [None, None, DISTURBED]
     assert again.space == ENTRIES[0]
-    assert again.noise == ENTRIES[5]
+    assert again.noise == ENTRIES[9]
     assert again.verdict == ENTRIES[7]
     first = json.loads(ledger.path.read_text().splitlines()[0])
     assert first["schema_version"] == 1

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import random
 import statistics
 
 import pytest
 
-from nccltune.study.stats import relative_spread, robust_spread, spread
+from nccltune.study.stats import freedom, relative_spread, robust_spread, spread
 
 
 @pytest.mark.parametrize("n", [2, 3, 4, 5, 7, 9, 12, 20])
@@ -28,6 +29,16 @@ def test_spread_of_few_values_is_unbiased_for_normal_noise(n: int) -> None:
     draw = random.Random(n)
     spreads = [spread([draw.gauss(100, 3) for _ in range(n)]) for _ in range(8000)]
     assert statistics.fmean(spreads) == pytest.approx(3, rel=0.05)
+
+
+@pytest.mark.parametrize("n", [2, 3, 4, 5, 8, 12])
+def test_the_degrees_of_freedom_tell_how_much_an_estimate_varies(n: int) -> None:
+    draw = random.Random(n)
+    spreads = [spread([draw.gauss(0, 1) for _ in range(n)]) for _ in range(8000)]
+    # The variation of an unbiased estimate of a standard deviation with so many degrees of freedom.
+    free = freedom(n)
+    unbiased = math.sqrt(2 / free) * math.exp(math.lgamma((free + 1) / 2) - math.lgamma(free / 2))
+    assert statistics.stdev(spreads) == pytest.approx(math.sqrt(1 / unbiased**2 - 1), rel=0.15)
 
 
 def test_two_equal_launches_of_three_do_not_hide_the_third() -> None:

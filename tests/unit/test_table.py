@@ -8,13 +8,27 @@ import pandas as pd
 import pytest
 
 from nccltune.errors import StorageError
-from nccltune.records import Candidate, Dimension, Failure, Launch, Measurement, Outcome, Space
+from nccltune.records import (
+    Candidate,
+    Dimension,
+    Disturbance,
+    Disturbances,
+    Failure,
+    Launch,
+    Measurement,
+    Outcome,
+    Space,
+)
 from nccltune.study.entries import TrialEntry
 from nccltune.study.ledger import Ledger
 from nccltune.study.table import write_tables
 
 AT = "2026-01-02T03:04:05+00:00"
 FAST = Candidate(settings={"A": "ring,tree"})
+BUSY = Disturbances(
+    seen=(Disturbance(kind="cpu", text="others", share=0.5), Disturbance(kind="gpu-user", text="somebody")),
+    cpu_others=0.5,
+)
 
 
 def launch(number: int, trial: int | None, candidate: Candidate, outcome: Outcome) -> Launch:
@@ -41,10 +55,10 @@ def ledger(tmp_path: Path) -> Ledger:
         launch(0, 0, Candidate(), measured(10.0)),
         launch(1, 0, Candidate(), measured(12.0)),
         TrialEntry(number=0, candidate=Candidate(), value_us=11.0, state="measured"),
-        launch(2, 1, FAST, measured(8.0, 8.0, 9.0)),
+        launch(2, 1, FAST, measured(8.0, 8.0, 9.0).model_copy(update={"disturbances": Disturbances(power_capped=0.9)})),
         TrialEntry(number=1, candidate=FAST, value_us=8.0, state="measured"),
         TrialEntry(number=2, candidate=FAST, state="illegal", constraint=2, reason="A with\na line, and a comma"),
-        launch(3, 3, FAST, Failure(name="hang", blame="candidate", message="nobody moved")),
+        launch(3, 3, FAST, Failure(name="hang", blame="candidate", message="nobody moved", disturbances=BUSY)),
         TrialEntry(number=3, candidate=FAST, state="infeasible", constraint=1, reason="hang: nobody moved"),
         launch(4, None, Candidate(), measured(10.5)),
     )
@@ -78,6 +92,12 @@ def test_launches(ledger: Ledger) -> None:
     assert table.message["0003-search"] == "nobody moved"
     assert table.communication_share.isna().all()
     assert table.wall_s["0000-search"] == 1.235
+    assert table.disturbances["0003-search"] == "others; somebody"
+    assert table.disturbances["0002-search"] == "none seen"
+    assert table.disturbances["0000-search"] == "not watched"
+    assert table.cpu_others_share["0003-search"] == 0.5
+    assert table.power_capped_share["0002-search"] == 0.9
+    assert table.cpu_others_share[["0000-search", "0002-search"]].isna().all()
 
 
 def test_empty_study_gives_empty_tables_with_headings(tmp_path: Path) -> None:

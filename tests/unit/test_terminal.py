@@ -8,8 +8,9 @@ from rich.console import Console
 
 from nccltune import terminal
 from nccltune.plan import Options, prepare
-from nccltune.records import Candidate
+from nccltune.records import Candidate, Disturbance, Disturbances, Disturbed, Failure, Launch, Reach, Verdict
 from nccltune.study.entries import Intent, NoiseFloor, TrialEntry
+from nccltune.verdict.profile import Numbers
 
 LONG = Candidate(settings={"OMP_NUM_THREADS": "2", "OMP_WAIT_POLICY": "PASSIVE"})
 
@@ -55,6 +56,51 @@ def test_a_noise_above_the_default_has_no_exponent(plan):
     shown.on_noise_floor(NoiseFloor(relative=2.13, medians=(1.0, 2.0), n=2), 12.0)
     assert "noise floor 210 %" in file.getvalue()
     assert "goes on with what earlier runs measured" in file.getvalue()
+
+
+REACH = Reach(
+    min_gain=0.01, rounds=6, finalists=1, power=0.8, wanted=0.02, smallest=0.05, rounds_needed=30, quieter=0.001,
+    farther=0.04, falls_short=True, sentences=("shows gains from 5 % on", "2 % takes 30 rounds"),
+)  # fmt: skip
+
+
+def test_what_the_study_can_show_is_said_before_the_search_and_a_warning_when_it_falls_short(plan):
+    shown, file = screen(plan, is_terminal=False)
+    shown.on_noise_floor(NoiseFloor(relative=0.02, medians=(1.0, 2.0), n=3, reach=REACH), 12.0)
+    lines = file.getvalue().splitlines()
+    assert lines[1:3] == ["shows gains from 5 % on", "2 % takes 30 rounds"]
+    assert lines[3].startswith("warning: this study cannot be expected to show a gain of 2 %")
+    assert "--rounds 30" in lines[3]
+    shown, file = screen(plan, is_terminal=False)
+    enough = REACH.model_copy(update={"falls_short": False})
+    shown.on_noise_floor(NoiseFloor(relative=0.02, medians=(1.0, 2.0), n=3, reach=enough), 12.0)
+    assert "shows gains from 5 % on" in file.getvalue()
+    assert "warning" not in file.getvalue()
+
+
+def test_what_disturbs_launches_is_said_when_it_is_first_seen_and_counted_at_the_end(plan):
+    shown, file = screen(plan, is_terminal=False)
+    for number in range(3):
+        disturbed = Disturbances(seen=(Disturbance(kind="cpu", text=f"others used {number} cores", share=0.5),))
+        outcome = Failure(name="hang", blame="candidate", message="it hung", disturbances=disturbed)
+        shown.on_launch_end(
+            Launch(
+                launch_id=f"000{number}-search", purpose="search", candidate=LONG, started_at="", wall_s=1.0,
+                outcome=outcome,
+            )
+        )  # fmt: skip
+    assert [line for line in file.getvalue().splitlines() if "disturbed" in line] == [
+        "  0000-search was disturbed: others used 0 cores"
+    ]
+    counted = Disturbed(watched=17, disturbed=3, worst="others", worst_launch="0001-search")
+    numbers = Numbers(disturbed=counted, reach=REACH)
+    assert terminal._account(Verdict(word="no-verdict", sentence="", needed="more"), numbers)[1:] == [
+        "disturbed 3 of 17 launches; the worst: others (0001-search)",
+        "foreseen  shows gains from 5 % on",
+        "needed    more",
+    ]
+    calm = Numbers(disturbed=Disturbed(watched=17), reach=REACH)
+    assert len(terminal._account(Verdict(word="keep-default", sentence=""), calm)) == 1
 
 
 def test_the_default_has_no_gain_over_itself(plan):

@@ -16,9 +16,20 @@ from typing import Any
 
 import pytest
 
-from nccltune.records import Candidate, Communication, Failure, Launch, Measurement, Purpose, Verdict
-from nccltune.study import tracking
-from nccltune.study.entries import NEVER_AGAIN, TrialEntry
+from nccltune.records import (
+    Candidate,
+    Communication,
+    Disturbance,
+    Disturbances,
+    Failure,
+    Launch,
+    Measurement,
+    Purpose,
+    Reach,
+    Verdict,
+)
+from nccltune.study import disturbed, tracking
+from nccltune.study.entries import NEVER_AGAIN, NoiseFloor, TrialEntry
 from nccltune.study.ledger import Ledger
 from nccltune.study.mlflow_store import clean_name
 from nccltune.study.ranking import Ranked
@@ -27,6 +38,13 @@ from nccltune.trial.paths import launch_paths
 
 AT = "2026-01-02T03:04:05+00:00"
 FAST = Candidate(settings={"A": "1"})
+NOISE = NoiseFloor(
+    relative=0.01, medians=(1.0, 1.01), n=2,
+    reach=Reach(
+        min_gain=0.01, rounds=20, finalists=3, power=0.8, wanted=0.02, smallest=0.03, rounds_needed=40,
+        sentences=("shows 3 %", "takes 40 rounds"),
+    ),
+)  # fmt: skip
 
 
 @pytest.fixture(autouse=True)
@@ -86,7 +104,8 @@ def judged(number: int, candidate: Candidate, value: float | None) -> TrialEntry
 
 def fill(ledger: Ledger, tracker: Tracker | None = None) -> None:
     """Write three trials and a drift launch, and show them to the tracker as a campaign would."""
-    hang = Failure(name="hang", blame="candidate", message="nobody moved")
+    busy = Disturbances(seen=(Disturbance(kind="cpu", text="others used 1.0 of 2 cores", share=0.5),), cpu_others=0.5)
+    hang = Failure(name="hang", blame="candidate", message="nobody moved", disturbances=busy)
     slow = Candidate(settings={"B": "x"})
     launches = [
         measured(ledger, 0, 0, Candidate(), 10.0),
@@ -133,8 +152,11 @@ def test_study_stands_in_mlflow_with_names_made_clean(ledger: Ledger, capfd: pyt
     handlers, level = root.handlers[:], root.level
     tracker = Tracker(ledger, "study")
     tracker.start()
+    tracker.noise_floor(NOISE)
     fill(ledger, tracker)
-    tracker.verdict(Verdict(word="ship", sentence="Ship it.", candidate=FAST, gain=0.25))
+    tracker.verdict(
+        Verdict(word="ship", sentence="Ship it.", candidate=FAST, gain=0.25), disturbed.count(ledger.launches)
+    )
     tracker.close(wait_s=60)
     assert (root.handlers, root.level) == (handlers, level)
     assert capfd.readouterr().err == ""
@@ -148,6 +170,13 @@ def test_study_stands_in_mlflow_with_names_made_clean(ledger: Ledger, capfd: pyt
     assert parent.data.tags["nccltune.verdict"] == "ship"
     assert parent.data.metrics["best_us"] == 8.0
     assert parent.data.metrics["gain"] == 0.25
+    assert parent.data.metrics["noise_floor"] == 0.01
+    assert (parent.data.metrics["smallest_gain_shown"], parent.data.metrics["rounds_needed"]) == (0.03, 40)
+    assert parent.data.tags["nccltune.reach"] == "shows 3 %; takes 40 rounds"
+    assert (parent.data.metrics["launches_disturbed"], parent.data.metrics["deciding_launches_disturbed"]) == (1, 0)
+    assert parent.data.tags["nccltune.disturbed"].startswith("1 of 1 launches")
+    assert children["trial-0002"].data.tags["nccltune.disturbed.0002-search"] == "others used 1.0 of 2 cores"
+    assert children["trial-0002"].data.metrics["cpu_others_share"] == 0.5
 
     assert sorted(group for group in children if group.startswith("trial")) == [
         "trial-0000",

@@ -66,11 +66,11 @@ def read_cpu(root: Path = Path("/")) -> Cpu:
 
 def quota_cores(root: Path = Path("/")) -> float | None:
     """The control group's CPU quota in cores, the tightest of all levels; ``None`` without one."""
-    quotas = [quota for folder in _groups(root, "cpu") if (quota := _quota(folder)) is not None]
+    quotas = [quota for folder in control_groups(root, "cpu") if (quota := _quota(folder)) is not None]
     return min(quotas, default=None)
 
 
-def _groups(root: Path, controller: str) -> Iterator[Path]:
+def control_groups(root: Path, controller: str) -> Iterator[Path]:
     """The control-group folders of this process, from its own up to the top, for version 2 and 1."""
     for line in _read(root / "proc/self/cgroup").splitlines() or ["0::/"]:
         number, _, rest = line.partition(":")

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from ..errors import EnvironmentFault, StudyError
-from ..records import DEFAULT, Candidate, Failure, Launch, Measurement, Outcome, Purpose, Request
+from ..records import DEFAULT, Candidate, Failure, Launch, Measurement, Outcome, Purpose, Reach, Request
 from ..trial import model_check
 from .entries import NEVER_AGAIN, Intent, NoiseFloor, Note, TrialEntry
 from .judgement import INFRASTRUCTURE_TRIES, Judgement, accuses_machine, judge
@@ -207,11 +207,12 @@ class Campaign:
             outcome.advice or f"read launch.log in {self._ledger.folder / launch.folder}",
         )
 
-    def noise_floor(self, n: int) -> NoiseFloor:
+    def noise_floor(self, n: int, foresee: Callable[[NoiseFloor], Reach | None] = lambda _: None) -> NoiseFloor:
         """Measure how much launches of the default differ; launches of an earlier run count.
 
         Args:
             n: Launches wanted, at least two.
+            foresee: Says what the study can show at this noise; kept with it.
 
         Raises:
             EnvironmentFault: See ``default``.
@@ -220,6 +221,7 @@ class Campaign:
         self.noise_launches(max(2, n))
         medians = self._noise_medians()
         floor = NoiseFloor(relative=relative_spread(medians), medians=tuple(medians), n=len(medians))
+        floor = floor.model_copy(update={"reach": foresee(floor)})
         if floor != self._ledger.noise:
             self._ledger.append(floor)
         return floor

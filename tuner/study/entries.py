@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, TypeAlias
 
-from ..records import Candidate, Purpose, Record
+from ..records import Candidate, Purpose, Reach, Record
 
 TrialState: TypeAlias = Literal["measured", "repeat", "infeasible", "invalid", "illegal", "known", "lost"]
 
@@ -67,11 +67,13 @@ class NoiseFloor(Record):
         relative: Robust relative spread of launch medians, default against default (0.01 is 1 %).
         medians: Median step time of each launch, in microseconds.
         n: Launches behind it.
+        reach: What the study can be expected to show at this noise; ``None`` in ledgers of the first release.
     """
 
     relative: float
     medians: tuple[float, ...]
     n: int
+    reach: Reach | None = None
 
 
 class Note(Record):

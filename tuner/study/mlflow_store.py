@@ -13,9 +13,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..records import Candidate, Launch, Measurement, Verdict
+from ..records import Candidate, Disturbed, Launch, Measurement, Verdict
 from ..trial.paths import launch_paths
-from .entries import TrialEntry
+from . import disturbed
+from .entries import NoiseFloor, TrialEntry
 from .ranking import Ranked
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ STUDY_ID = "nccltune.study_id"
 GROUP = "nccltune.group"
 STATE = "nccltune.state"
 LAUNCH = "nccltune.launch."
+DISTURBED = "nccltune.disturbed."
 
 _BATCH = 100
 """Parameters or tags a call: the limit of MLflow's REST interface."""
@@ -142,14 +144,22 @@ class Store:
 
     # ---- copy
 
-    def catch_up(self, launches: Sequence[Launch], trials: Sequence[TrialEntry], verdict: Verdict | None) -> None:
+    def catch_up(
+        self,
+        launches: Sequence[Launch],
+        trials: Sequence[TrialEntry],
+        noise: NoiseFloor | None,
+        verdict: Verdict | None,
+    ) -> None:
         """Add what the ledger has and MLflow has not."""
+        if noise is not None:
+            self.noise_floor(noise)
         for launch in launches:
             self.launch(launch)
         for trial in trials:
             self.trial(trial, None)
         if verdict is not None:
-            self.verdict(verdict)
+            self.verdict(verdict, disturbed.count(launches))
 
     def launch(self, launch: Launch) -> None:
         """Add a launch to the child run of its trial, once."""
@@ -166,6 +176,8 @@ class Store:
         if isinstance(outcome, Measurement) and outcome.batches is not None:
             self._log(self._parent, params={"batch_size": str(outcome.batches.batch_size)})
         tags = {LAUNCH + launch.launch_id: "ok" if isinstance(outcome, Measurement) else outcome.name}
+        if seen := disturbed.seen(launch):
+            tags[DISTURBED + launch.launch_id] = "; ".join(each.text for each in seen)
         # The tag says that the launch is there, so it goes last.
         self._log(child.run_id, metrics=metrics, step=step)
         self._log(child.run_id, tags=tags)
@@ -189,14 +201,34 @@ class Store:
                 step=trial.number,
             )
 
-    def verdict(self, verdict: Verdict) -> None:
-        """Add the verdict to the parent run."""
+    def noise_floor(self, floor: NoiseFloor) -> None:
+        """Add the noise floor to the parent run, and what the study can be expected to show at it."""
+        metrics = {"noise_floor": floor.relative}
+        reach = floor.reach
+        if reach is not None:
+            said = {
+                "smallest_gain_shown": reach.smallest,
+                "rounds_needed": reach.rounds_needed,
+                "wall_needed_s": reach.seconds_needed,
+            }
+            metrics |= {name: float(value) for name, value in said.items() if value is not None}
+        self._log(self._parent, metrics=metrics, tags={"nccltune.reach": "; ".join(reach.sentences)} if reach else {})
+
+    def verdict(self, verdict: Verdict, disturbances: Disturbed) -> None:
+        """Add the verdict to the parent run, and how many launches were disturbed."""
+        metrics = {} if verdict.gain is None else {"gain": verdict.gain}
+        if disturbances.watched:
+            metrics |= {
+                "launches_disturbed": float(disturbances.disturbed),
+                "deciding_launches_disturbed": float(disturbances.deciding_disturbed),
+            }
         tags = {
+            "nccltune.disturbed": disturbances.sentence,
             "nccltune.verdict": verdict.word,
             "nccltune.sentence": verdict.sentence,
             "nccltune.settings": verdict.candidate.key,
         }
-        self._log(self._parent, metrics={} if verdict.gain is None else {"gain": verdict.gain}, tags=tags)
+        self._log(self._parent, metrics=metrics, tags=tags)
 
     def end(self, status: str) -> None:
         """End the parent run, and every child that still runs."""
@@ -254,9 +286,14 @@ def _title(launch: Launch) -> str:
 
 
 def _metrics(launch: Launch) -> dict[str, float]:
+    metrics: dict[str, float] = {}
+    if (found := launch.disturbances) is not None:
+        metrics["disturbances"] = float(len(found.seen))
+        shares = {"cpu_others_share": found.cpu_others, "power_capped_share": found.power_capped}
+        metrics |= {name: share for name, share in shares.items() if share is not None}
     if not isinstance(launch.outcome, Measurement):
-        return {}
-    metrics = {"median_step_us": launch.outcome.median_us, **launch.outcome.metrics}
+        return metrics
+    metrics |= {"median_step_us": launch.outcome.median_us, **launch.outcome.metrics}
     if launch.outcome.communication is not None:
         metrics["communication_share"] = launch.outcome.communication.share
         metrics["communication_exposed_share"] = launch.outcome.communication.exposed_share

@@ -15,6 +15,9 @@ two highly robust estimators of scale" (COMPSTAT 1992); checked by simulation in
 
 _RANGE = {2: 1.128, 3: 1.693, 4: 2.059}
 
+_MAD_EFFICIENCY = 0.37
+"""Of the median absolute deviation of normal values, against their standard deviation (Rousseeuw and Croux 1993)."""
+
 
 def robust_spread(values: Sequence[float]) -> float:
     """Estimate the standard deviation from the median absolute deviation, unbiased for few normal values.
@@ -55,6 +58,15 @@ def spread(values: Sequence[float]) -> float:
     if len(values) in _RANGE:
         return (max(values) - min(values)) / _RANGE[len(values)]
     return robust_spread(values)
+
+
+def freedom(n: int) -> float:
+    """Return how well ``spread`` knows the spread: the degrees of freedom of a standard deviation known as well.
+
+    Args:
+        n: Values behind it, at least two. The range of up to four is nearly as good as their standard deviation.
+    """
+    return n - 1.0 if n in _RANGE else _MAD_EFFICIENCY * (n - 1)
 
 
 def relative_spread(values: Sequence[float]) -> float:

@@ -39,7 +39,8 @@ def launches_table(ledger: Ledger) -> pd.DataFrame:
     knobs = _knobs([launch.candidate for launch in ledger.launches], ledger)
     rows = [_launch_row(launch, knobs) for launch in ledger.launches]
     columns = ["launch_id", "purpose", "trial", "round", "attempt", "started_at", "wall_s", "outcome", "blame"]
-    columns += ["median_us", "steps", "communication_share", *knobs, "message"]
+    columns += ["median_us", "steps", "communication_share", *knobs]
+    columns += ["disturbances", "cpu_others_share", "power_capped_share", "message"]
     return pd.DataFrame(rows, columns=columns)
 
 
@@ -88,6 +89,7 @@ def _trial_row(trial: TrialEntry, launches: list[Launch], knobs: list[str]) -> d
 def _launch_row(launch: Launch, knobs: list[str]) -> dict[str, Any]:
     row: dict[str, Any] = launch.model_dump(include={"launch_id", "purpose", "trial", "round", "attempt", "started_at"})
     row |= {"wall_s": round(launch.wall_s, 3), **{knob: launch.candidate.settings.get(knob) for knob in knobs}}
+    row |= _disturbances(launch)
     outcome = launch.outcome
     if isinstance(outcome, Measurement):
         share = outcome.communication.share if outcome.communication else None
@@ -98,3 +100,14 @@ def _launch_row(launch: Launch, knobs: list[str]) -> dict[str, Any]:
             "communication_share": share,
         }
     return row | {"outcome": outcome.name, "blame": outcome.blame, "message": outcome.message}
+
+
+def _disturbances(launch: Launch) -> dict[str, Any]:
+    found = launch.disturbances
+    if found is None:
+        return {"disturbances": "not watched"}
+    return {
+        "disturbances": "; ".join(each.text for each in found.seen) or "none seen",
+        "cpu_others_share": found.cpu_others,
+        "power_capped_share": found.power_capped,
+    }

@@ -15,8 +15,8 @@ from collections.abc import Callable, MutableMapping
 from contextlib import suppress
 from typing import Literal, TypeAlias
 
-from ..records import Launch, Verdict
-from .entries import Intent, TrialEntry
+from ..records import Disturbed, Launch, Verdict
+from .entries import Intent, NoiseFloor, TrialEntry
 from .ledger import Ledger
 from .mlflow_store import Store
 from .ranking import Ranked
@@ -69,7 +69,8 @@ class Tracker:
             study_id=ledger.id or study,
             plan=ledger.plan,
         )
-        self._launches, self._trials, self._verdict = ledger.launches, ledger.trials, ledger.verdict
+        self._launches, self._trials = ledger.launches, ledger.trials
+        self._noise, self._verdict = ledger.noise, ledger.verdict
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._over = threading.Event()
         self._warned = False
@@ -86,8 +87,8 @@ class Tracker:
         # Here and not in the thread: another thread may be reading the environment while a launch is started.
         for name, value in _SETTINGS.items():
             self._environ.setdefault(name, value)
-        launches, trials, verdict = self._launches, self._trials, self._verdict
-        self._jobs.put(lambda store: store.catch_up(launches, trials, verdict))
+        launches, trials, noise, verdict = self._launches, self._trials, self._noise, self._verdict
+        self._jobs.put(lambda store: store.catch_up(launches, trials, noise, verdict))
         self._started = True
         self._thread.start()
 
@@ -107,11 +108,15 @@ class Tracker:
     def on_note(self, text: str) -> None:
         """Nothing: notes are for people."""
 
+    def noise_floor(self, floor: NoiseFloor) -> None:
+        """Copy the noise floor, and what the study can show at it."""
+        self._put(lambda store: store.noise_floor(floor))
+
     # ---- the end
 
-    def verdict(self, verdict: Verdict) -> None:
-        """Copy the verdict."""
-        self._put(lambda store: store.verdict(verdict))
+    def verdict(self, verdict: Verdict, disturbances: Disturbed) -> None:
+        """Copy the verdict, and how many launches were disturbed."""
+        self._put(lambda store: store.verdict(verdict, disturbances))
 
     def close(self, ending: Ending = "FINISHED", wait_s: float = CLOSE_S) -> None:
         """End the parent run and wait for the last writes, no longer than ``wait_s`` seconds."""

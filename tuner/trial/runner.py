@@ -6,6 +6,7 @@ import contextlib
 import logging
 import os
 import shutil
+import socket
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -15,6 +16,7 @@ from typing import Protocol
 from pydantic import ValidationError
 
 from ..errors import Interrupted, StorageError
+from ..machine.disturbances import Watch
 from ..records import Evidence, Failure, Measurement, Outcome, Request, ResultFile, first_problem
 from ..space.catalogue import load_catalogue
 from . import diagnose, environment, evidence, launch
@@ -58,6 +60,7 @@ class LaunchRunner:
         python: Interpreter of agents and workers; this process's own by default.
         package: Where the workload modules are.
         subsystems: What NCCL logs.
+        watch: Says who else used the machine; watches this one by default.
     """
 
     def __init__(
@@ -69,6 +72,7 @@ class LaunchRunner:
         python: str = sys.executable,
         package: str = launch.WORKLOADS,
         subsystems: str = environment.SUBSYSTEMS,
+        watch: Watch | None = None,
     ) -> None:
         self._study_folder = study_folder
         self._stop = stop
@@ -76,6 +80,7 @@ class LaunchRunner:
         self._python = python
         self._package = package
         self._subsystems = subsystems
+        self._watch = watch or Watch(self._environ)
 
     def run(self, request: Request) -> Outcome:
         """Run a launch; see ``Runner.run``. A complete result that this launch left earlier is returned as it is."""
@@ -90,17 +95,24 @@ class LaunchRunner:
             request, paths, port=launch.free_port(), python=self._python, package=self._package
         )  # fmt: skip
         _prepare(paths, request, env_text)
-        ended = run_guarded(
-            argv,
-            env=environment.child(env_text, self._environ, request.placement),
-            paths=paths,
-            limits=request.limits,
-            token=request.token,
-            stop=self._stop,
-            sweep_after=bool(request.placement.launch_prefix),
-        )
+        has_prefix = bool(request.placement.launch_prefix)
+        gpus = request.placement.nproc_per_node if request.backend == "nccl" else 0
+        # What a cluster's launcher starts does not descend from this process, so others cannot be told from it.
+        with self._watch.over(gpus=gpus, ours_known=not has_prefix) as seen:
+            ended = run_guarded(
+                argv,
+                env=environment.child(env_text, self._environ, request.placement),
+                paths=paths,
+                limits=request.limits,
+                token=request.token,
+                stop=self._stop,
+                sweep_after=has_prefix,
+            )
         _log.debug("launch %s: %s", request.launch_id, ended)
-        return self._judge(request, paths, ended)
+        outcome = self._judge(request, paths, ended)
+        if has_prefix and not _ran_here(outcome):
+            return outcome  # this machine's state says nothing of the others'
+        return outcome.model_copy(update={"disturbances": seen.result})
 
     def _env_text(self, request: Request, paths: LaunchPaths) -> str:
         comments = [f"launch {request.launch_id}: {request.candidate}"]
@@ -129,6 +141,12 @@ class LaunchRunner:
         while not (stopping := self._stop()) and time.monotonic() < until:
             time.sleep(0.02)
         return stopping
+
+
+def _ran_here(outcome: Outcome) -> bool:
+    """Whether a rank is known to have run on this machine."""
+    ranks = outcome.ranks if isinstance(outcome, Measurement) else ()
+    return any(report.host == socket.gethostname() for report in ranks)
 
 
 def _await_shared_folder(paths: LaunchPaths) -> None:

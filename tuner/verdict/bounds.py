@@ -100,6 +100,44 @@ def undecided(now: Estimate, rounds: int, threshold: float, ship: float, keep: f
     )
 
 
+def detectable(spread: float, rounds: int, error_rate: float, power: float) -> float:
+    """Return how far a gain must lie from the threshold to be shown after so many rounds, with this probability.
+
+    Noncentral Student: the lower bound of an estimate lies above the threshold when the estimate, in standard errors,
+    lies above the quantile.
+
+    Args:
+        spread: True standard deviation of one round.
+        rounds: At the only look.
+        error_rate: Of the one-sided bound there.
+        power: Probability of showing it.
+
+    Returns:
+        As a logarithm.
+    """
+    from scipy.special import nctdtrinc
+
+    quantile = student(rounds - 2, error_rate)
+    error = half_width(spread, rounds, error_rate) / quantile
+    return error * float(nctdtrinc(rounds - 2, 1 - power, quantile))
+
+
+def spread_range(spread: float, freedom: float, confidence: float) -> tuple[float, float]:
+    """Return the two-sided confidence interval of a standard deviation from an unbiased estimate of it.
+
+    Args:
+        spread: The estimate.
+        freedom: Its degrees of freedom.
+        confidence: For instance 0.8.
+    """
+    from scipy.special import chdtri
+
+    # What makes the root of an unbiased variance unbiased: its expectation is this share of the standard deviation.
+    bias = math.sqrt(2 / freedom) * math.exp(math.lgamma((freedom + 1) / 2) - math.lgamma(freedom / 2))
+    low, high = (float(chdtri(freedom, beyond)) for beyond in ((1 - confidence) / 2, (1 + confidence) / 2))
+    return spread * bias * math.sqrt(freedom / low), spread * bias * math.sqrt(freedom / high)
+
+
 @functools.lru_cache(maxsize=1024)
 def student(freedom: int, error_rate: float) -> float:
     """Return the quantile of Student's distribution that is exceeded with probability ``error_rate``."""

@@ -78,7 +78,7 @@ def run(
         finalists = _finalists(ledger, [entry for entry in ranking if entry.candidate not in skip], terms, ask_nccl)
         if isinstance(finalists, Verdict):
             return finalists
-        affordable = _affordable(ledger, terms, len(finalists))
+        affordable = affordable_rounds(ledger, terms, len(finalists))
         if affordable < min(LEAST_ROUNDS, terms.rounds):
             return decision.too_slow(finalists[0], terms.min_gain, account(ledger, terms))
         on_rounds(affordable * (1 + len(finalists)))
@@ -88,7 +88,7 @@ def run(
         skip |= set(finalists)
 
 
-def _affordable(ledger: Ledger, terms: Terms, finalists: int) -> int:
+def affordable_rounds(ledger: Ledger, terms: Terms, finalists: int) -> int:
     """Return the most rounds that fit the time; launches of the noise floor say how long one takes."""
     usual = [launch.wall_s for launch in ledger.launches if launch.purpose == "noise-floor"]
     if terms.seconds is None or not usual or not (each := statistics.median(usual)):

@@ -13,7 +13,7 @@ import yaml
 
 from ..errors import ProfileError
 from ..quantities import format_percent, format_share, format_us
-from ..records import Evidence, Finalist, Pair, Record
+from ..records import Disturbed, Evidence, Finalist, Pair, Reach, Record
 
 ENV_FILE = "nccl.env"
 PROFILE_FILE = "profile.yaml"
@@ -42,6 +42,8 @@ class Numbers(Record):
         pays_after_steps: Steps until the time saved equals the time of all launches.
         needed: What would change the verdict.
         noise_floor: Relative spread of identical launches of the default.
+        reach: What the rounds could be expected to show at that noise, foreseen before the search.
+        disturbed: How many launches were disturbed, and the worst of it; ``None`` in profiles of the first release.
         trials: Candidates measured or found unusable in the search.
         launches: Of the whole study.
         gpu_s: Wall time of all launches times the ranks.
@@ -57,6 +59,8 @@ class Numbers(Record):
     pays_after_steps: int | None = None
     needed: str = ""
     noise_floor: float | None = None
+    reach: Reach | None = None
+    disturbed: Disturbed | None = None
     trials: int = 0
     launches: int = 0
     gpu_s: float = 0.0
@@ -230,6 +234,8 @@ def _number_lines(numbers: Numbers) -> list[str]:
         lines.append(f"# the study is paid back after {numbers.pays_after_steps} steps")
     if numbers.noise_floor is not None:
         lines.append(f"# noise floor {format_percent(numbers.noise_floor)}, {numbers.launches} launches")
+    if numbers.disturbed is not None and numbers.disturbed.sentence:
+        lines.append(f"# disturbed: {numbers.disturbed.sentence}")
     return lines
 
 
