@@ -166,7 +166,6 @@ class Screen:
     def on_launch_end(self, launch: Launch) -> None:
         """Move on; say why a launch failed."""
         self._launched = True
-        self._say_disturbances(launch)
         if self._task is not None and launch.purpose not in ("drift", "evidence"):
             self._progress.advance(self._task)
         outcome = launch.outcome
@@ -181,6 +180,7 @@ class Screen:
         if isinstance(outcome, Measurement):
             for warning in outcome.warnings:
                 self._say(f"  {launch.launch_id}: {warning}")
+        self._say_disturbances(launch)
 
     def _say_disturbances(self, launch: Launch) -> None:
         """Say each kind once, when it is first seen; the conclusion counts them."""
