@@ -17,8 +17,7 @@ from dataclasses import dataclass
 from .stopping import deviation, median_error
 
 # Fewer steps say too little about a trend or about states; a rule on them would be right by luck.
-FEWEST_FOR_TREND = 12
-FEWEST_FOR_STEADY = 20
+FEWEST_FOR_TREND = 20
 FEWEST_FOR_STATES = 40
 
 # Standard errors from which a trend is no chance. Four rules look at a launch, and one alarm in a hundred clean
@@ -207,7 +206,7 @@ def straggler(ranks_us: Sequence[Sequence[float]]) -> Straggler | None:
 
 def is_steady(times_us: Sequence[float]) -> bool:
     """Say whether a window shows by itself that warming up was over: long enough, and without any trend."""
-    return len(times_us) >= FEWEST_FOR_STEADY and settling(times_us) is None and drift(times_us) is None
+    return len(times_us) >= FEWEST_FOR_TREND and settling(times_us) is None and drift(times_us) is None
 
 
 def warnings(step_us: Sequence[float], ranks_us: Sequence[Sequence[float]] = ()) -> list[str]:
@@ -246,9 +245,11 @@ def _pause_words(times_us: Sequence[float]) -> list[str]:
     if not found:
         return []
     middle, longest = statistics.median(times_us), max(times_us)
+    if len(found) == 1:
+        return [f"a pause: step {found[0] + 1} of {len(times_us)} took {longest / middle:.2g} times the median"]
     if len(found) < MANY_PAUSES:
         places = " and ".join(str(number + 1) for number in found)
-        return [f"a single pause: step {places} of {len(times_us)} took up to {longest / middle:.2g} times the median"]
+        return [f"pauses: steps {places} of {len(times_us)} took up to {longest / middle:.2g} times the median"]
     return [
         f"late steps: {len(found)} of {len(times_us)} took at least twice the median, the longest"
         f" {longest / middle:.2g} times"
