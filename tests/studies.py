@@ -9,7 +9,18 @@ from pathlib import Path
 
 from fakes import failure
 
-from nccltune.records import DEFAULT, Candidate, Communication, Dimension, Launch, Measurement, Outcome, Space
+from nccltune.records import (
+    DEFAULT,
+    Candidate,
+    Communication,
+    Dimension,
+    Disturbance,
+    Disturbances,
+    Launch,
+    Measurement,
+    Outcome,
+    Space,
+)
 from nccltune.study.entries import NoiseFloor, Note, TrialEntry
 from nccltune.study.ledger import Ledger
 from nccltune.verdict.decision import Account, conclude
@@ -127,21 +138,27 @@ def create(folder: Path, hostile: str = "") -> Ledger:
         folder: Of the study; its parents are made.
         hostile: Put into what a file may hold: a setting's value, a message, an advice, a warning, a note.
     """
+
+    def said(text: str) -> str:
+        return f"{text} {hostile}".strip()
+
     ledger = Ledger.create(folder, PLAN)
     study = Builder(ledger)
     study.noise()
     names = {*FAST.settings, *SLOWER.settings, *HANGS.settings, *REFUSED.settings}
     dimensions = tuple(Dimension(name=name, values=(None, "1")) for name in sorted(names))
-    ledger.append(Space(name="nvlink", dimensions=dimensions, removed={"NCCL_ALGO": f"switched off {hostile}".strip()}))
+    ledger.append(Space(name="nvlink", dimensions=dimensions, removed={"NCCL_ALGO": said("switched off")}))
     study.trial(FAST, "measured", measured(900.0, communication=communication(980.0, 120.0)))
-    study.trial(SLOWER, "measured", measured(1010.0, warnings=(f"the step time drifted {hostile}".strip(),)))
-    hang = failure(message=f"no progress for 60 s {hostile}".strip(), advice=f"look at rank 1 {hostile}".strip())
+    shared = Disturbances(seen=(Disturbance(kind="cpu", text=said("others used 40 % of the cores"), share=0.4),))
+    warnings = (said("the step time drifted"),)
+    study.trial(SLOWER, "measured", measured(1010.0, warnings=warnings, disturbances=shared))
+    hang = failure(message=said("no progress for 60 s"), advice=said("look at rank 1"))
     study.trial(HANGS, "infeasible", hang, reason="hang_timeout: no progress for 60 s")
     study.trial(REFUSED, "illegal", reason="the minimum is above the maximum")
     study.trial(CRAWLS, "measured", measured(2500.0))
     if hostile:
         study.trial(Candidate(settings={"NCCL_NTHREADS": hostile}), "measured", measured(1005.0))
-    ledger.append(Note(at="2026-01-02T03:00:00+00:00", text=f"a note {hostile}".strip()))
+    ledger.append(Note(at="2026-01-02T03:00:00+00:00", text=said("a note")))
     study.rounds(FAST, 900.0)
     ledger.close()
     return ledger

@@ -10,12 +10,16 @@ from pathlib import Path
 
 import pytest
 import studies
+from fakes import FakeRunner
 
-from nccltune import cli
+from nccltune import cli, terminal, tune
+from nccltune import plan as plans
 from nccltune.errors import LedgerError, StorageError, StudyError
 from nccltune.report import charts, content, page, source
 from nccltune.study.ledger import Ledger
 from nccltune.verdict import profile as profiles
+from nccltune.verdict.reach import foresee
+from nccltune.verdict.sequence import Rule
 
 RECORDINGS = Path(__file__).resolve().parents[1] / "recordings" / "ledgers"
 RECORDED = sorted(path.name for path in RECORDINGS.iterdir())
@@ -181,9 +185,20 @@ def test_failures_and_slow_trials_have_shapes_of_their_own(study):
 
 def test_warnings_failures_and_disturbances_are_told_launch_by_launch(study):
     told = [[text for text, _ in row] for row in _rows(study[2], "Warnings")]
-    assert [row[0] for row in told] == ["0004-search", "0005-search"]
+    assert [row[0] for row in told] == ["0004-search", "0004-search", "0005-search"]
     assert told[0][3] == "the step time drifted"
-    assert told[1][3] == "hang_timeout (candidate): no progress for 60 s; look at rank 1"
+    assert told[1][3] == "disturbed: others used 40 % of the cores"
+    assert told[2][3] == "hang_timeout (candidate): no progress for 60 s; look at rank 1"
+
+
+def test_the_noise_floor_says_what_it_lets_anybody_show(study):
+    ledger, _, read = study
+    said = read.text.replace("\N{NO-BREAK SPACE}", " ")
+    rule = Rule(min_gain=ledger.verdict.min_gain, rounds=20)
+    for sentence in foresee(ledger.noise, rule, 11.0).sentences:
+        assert sentence[1:] in said
+    medians = [float(row[1][1]) for row in _rows(read, "default's launches")]
+    assert tuple(medians) == ledger.noise.medians
 
 
 def test_the_text_holds_the_same_numbers(study, capsys):
@@ -362,6 +377,35 @@ def test_a_page_that_cannot_be_written_leaves_the_old_one(tmp_path, monkeypatch)
         page.write(content.gather(source.find(folder)), folder / "report.html")
     assert (folder / "report.html").read_text() == "old"
     assert {path.name for path in folder.iterdir()} == {"ledger.jsonl", "report.html"}
+
+
+@pytest.mark.parametrize("broken", ["page.gather", "charts.library"])
+def test_a_page_that_cannot_be_made_is_told_and_loses_nothing(broken, tmp_path, monkeypatch, caplog):
+    def fails(*_):
+        raise RuntimeError("planted")
+
+    monkeypatch.setattr(f"nccltune.report.{broken}", fails)
+    folder = studies.create(tmp_path / "runs" / "shipped").folder
+    assert page.write_if_possible(source.find(folder)) is None
+    assert "report.html was not written: planted" in caplog.text
+    assert [path.name for path in folder.iterdir()] == ["ledger.jsonl"]
+
+
+def test_the_main_job_ends_with_its_page_or_without_it(tmp_path, monkeypatch):
+    def finished(study):
+        words = {"workload": "allreduce", "trials": 2, "out": tmp_path, "study": study, "mlflow": False, "nproc": 2}
+        plan = plans.prepare(plans.Options(**words), {})
+        return tune.run(plan, terminal.Screen(plan), lambda: False, launcher=FakeRunner(1000.0))
+
+    with_page = finished("one")
+    assert with_page.page == tmp_path / "runs" / "one" / "report.html"
+    assert f"{with_page.verdict.sentence}." in Page(with_page.page.read_text()).text.replace("\N{NO-BREAK SPACE}", " ")
+    assert json.loads(with_page.as_json())["report"] == str(with_page.page)
+    monkeypatch.setattr(page, "render", lambda _: 1 / 0)
+    without = finished("two")
+    assert without.page is None
+    assert without.verdict == with_page.verdict
+    assert without.profile_file.exists()
 
 
 def test_mirrors_are_named_where_they_are(tmp_path):

@@ -9,6 +9,7 @@ from typing import Any
 
 from ..quantities import format_bytes
 from ..records import Measurement, RankReport
+from ..study import host_bound
 from ..study.ledger import Ledger
 from . import table
 from .source import Source
@@ -25,6 +26,7 @@ def conditions_table(source: Source) -> table.Table:
     searched = ", ".join(dimension.name for dimension in space.dimensions) if space else ""
     entries = {
         "workload": " ".join([str(workload.get("name", "")), *_options(workload.get("options", {}))]),
+        "batch size": host_bound.chosen(source.ledger.batch) if source.ledger.batch else "",
         "space": f"{space.name}: {searched}" if space else str(plan.get("space", {}).get("name", "")),
         **{str(name): str(value) for name, value in plan.get("machine", {}).items()},
         "host": _all(report.host for report in reports),

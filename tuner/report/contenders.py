@@ -66,11 +66,11 @@ def contenders_table(found: Sequence[Contender]) -> table.Table:
             table.Column("Rounds", "number"),
             table.Column("Step", "number"),
             table.Column("Default's step", "number"),
-            table.Column("Gain of the slowest steps", "number"),
+            table.Column("Tail gain (95 %)", "number"),
             table.Column("Why"),
         ),
         rows=tuple(rows),
-    ).without_empty("Gain of the slowest steps", "Why")
+    ).without_empty("Tail gain (95 %)", "Why")
 
 
 def _row(contender: Contender) -> tuple[table.Cell, ...]:

@@ -8,6 +8,8 @@ from datetime import UTC, datetime
 
 from .. import __version__
 from ..quantities import format_share, format_us
+from ..study import host_bound
+from ..study.ledger import Ledger
 from . import breakdown, conditions, contenders, launches, noise, trials
 from .source import Source
 from .summary import Summary, summarise
@@ -89,7 +91,6 @@ def _sections(
     steps: tuple[breakdown.Breakdown, ...],
 ) -> tuple[Section, ...]:
     ledger = source.ledger
-    warnings = launches.warnings_table(ledger)
     return (
         Section(
             name="rounds",
@@ -106,20 +107,22 @@ def _sections(
         Section(
             name="time",
             title="Where the time goes",
-            lines=(_ABOUT_TIME, *(each.remark for each in steps if each.remark)),
+            lines=(_ABOUT_TIME, *_host_bound(ledger), *(each.remark for each in steps if each.remark)),
             tables=_filled(breakdown.breakdown_table(steps)),
         ),
         Section(
             name="noise",
             title="Noise floor",
-            lines=(noise.noise_sentence(ledger),),
+            lines=noise.noise_lines(ledger),
             tables=_filled(noise.noise_table(ledger)),
         ),
         Section(
             name="launches",
             title="Warnings and cost of the launches",
-            lines=() if warnings.rows else ("No launch failed, was disturbed or had a warning.",),
-            tables=_filled(warnings, launches.parts_table(ledger), launches.purposes_table(ledger)),
+            lines=launches.launch_lines(ledger),
+            tables=_filled(
+                launches.warnings_table(ledger), launches.parts_table(ledger), launches.purposes_table(ledger)
+            ),
         ),
         Section(
             name="conditions",
@@ -133,6 +136,11 @@ def _sections(
 
 def _filled(*tables: Table) -> tuple[Table, ...]:
     return tuple(table for table in tables if table.rows)
+
+
+def _host_bound(ledger: Ledger) -> tuple[str, ...]:
+    said = host_bound.what(host_bound.idle_share(ledger.launches), ledger.batch)
+    return (f"{said[0].upper()}{said[1:]}.",) if said else ()
 
 
 def _about_rounds(finalists: Sequence[contenders.Contender]) -> tuple[str, ...]:

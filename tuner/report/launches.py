@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 from ..records import Failure, Launch, Measurement
+from ..study import disturbed
 from ..study.ledger import Ledger
 from . import table
 
@@ -24,10 +25,10 @@ _PARTS = {
 
 
 def warnings_table(ledger: Ledger) -> table.Table:
-    """One row for each warning or failure of a launch."""
+    """One row for each warning, failure or disturbance of a launch."""
     rows = []
     for launch in ledger.launches:
-        for what in _warnings(launch):
+        for what in (*_warnings(launch), *_disturbances(launch)):
             rows.append(
                 (
                     table.text(launch.launch_id),
@@ -37,9 +38,28 @@ def warnings_table(ledger: Ledger) -> table.Table:
                 )
             )
     return table.Table(
-        caption="Warnings and failures, launch by launch",
+        caption="Warnings, failures and disturbances, launch by launch",
         columns=(table.Column("Launch"), table.Column("Started (UTC)"), table.Column("Settings"), table.Column("What")),
         rows=tuple(rows),
+    )
+
+
+def launch_lines(ledger: Ledger) -> tuple[str, ...]:
+    """What the launches say together: failures, and who else used the machine."""
+    launches = ledger.launches
+    failed = sum(isinstance(launch.outcome, Failure) for launch in launches)
+    found = disturbed.count(launches)
+    if not found.watched:
+        shared = "Whether anybody else used the machine was not watched."
+    elif found.sentence:
+        shared = f"Disturbed: {found.sentence}."
+    else:
+        shared = f"Nothing disturbed the {found.watched} launches that were watched."
+    unknown = dict.fromkeys(what for each in launches if each.disturbances for what in each.disturbances.unknown)
+    return (
+        f"{len(launches)} launches, {failed} failed.",
+        shared,
+        *(f"Could not be watched: {what}." for what in unknown),
     )
 
 
@@ -90,6 +110,10 @@ def _part(name: str, found: Sequence[float], launches: int) -> tuple[table.Cell,
     what = f"{name} ({_PARTS[name]})" if name in _PARTS else name
     count = table.Cell(f"{len(found)} of {launches}", len(found))
     return table.text(what), table.seconds(statistics.median(found)), count
+
+
+def _disturbances(launch: Launch) -> list[str]:
+    return [f"disturbed: {each.text}" for each in disturbed.seen(launch)]
 
 
 def _moment(at: str) -> str:

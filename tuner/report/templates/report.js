@@ -17,7 +17,11 @@
   const draw = (inTheDark) => {
     for (const place of document.querySelectorAll("[data-figure]")) {
       const { data, layout } = painted(figures[place.dataset.figure], inTheDark ? dark : {});
-      if (narrowness.matches) layout.font.size = 12;
+      if (narrowness.matches) {
+        // The legend takes a line for each name there.
+        layout.font.size = 12;
+        layout.height += 16 * data.length;
+      }
       Plotly.react(place, data, layout, { responsive: true, displayModeBar: false });
     }
   };
