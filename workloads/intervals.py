@@ -50,3 +50,18 @@ def clip(intervals: Iterable[Interval], window: Interval) -> list[Interval]:
     """
     low, high = window
     return [(max(begin, low), min(end, high)) for begin, end in intervals if begin < high and end > low]
+
+
+def gaps(disjoint: Iterable[Interval], window: Interval) -> list[float]:
+    """Measure what of a window is not covered.
+
+    Args:
+        disjoint: What ``union`` returned of intervals that were cut to the window.
+        window: Begin and end.
+
+    Returns:
+        The length of each uncovered stretch, in order.
+    """
+    edges = [window[0], *(edge for interval in disjoint for edge in interval), window[1]]
+    found = [later - earlier for earlier, later in zip(edges[::2], edges[1::2], strict=True)]
+    return [length for length in found if length > 0]

@@ -150,14 +150,15 @@ def _idle_share(ranks: Sequence[RankTrace], untraced_step_us: float | None, tran
     """Say in which share of an untraced step even the busiest GPU had nothing to do.
 
     The profiler slows the host down, not the kernels: their time under it is held against the step without it.
-    A collective that waits for a late rank keeps its GPU busy for nothing and counts as idle here. The busiest GPU
-    decides, since the others may well wait for a slower one.
+    The short gaps between the kernels of a full queue are none of the host's. A collective that waits for a late rank
+    keeps its GPU busy for nothing and counts as idle. The busiest GPU decides, since the others may well wait for
+    a slower one.
     """
     if not untraced_step_us:
         return None
 
     def worked_us(rank: RankTrace) -> float:
-        busy_us = _mean_of_steps(rank.steps, "step_us") - _mean_of_steps(rank.steps, "idle_us")
+        busy_us = _mean_of_steps(rank.steps, "step_us") - _mean_of_steps(rank.steps, "starved_us")
         exposed_us = _mean_of_steps(rank.steps, "comm_us") - _mean_of_steps(rank.steps, "overlap_us")
         return busy_us - (0.0 if transfer_us is None else max(0.0, exposed_us - transfer_us))
 

@@ -11,6 +11,10 @@ from . import intervals, step_windows
 from .intervals import Interval
 from .trace_events import Event, Trace
 
+STARVED_US = 5.0
+"""A GPU with a full queue goes from one kernel to the next within 1 to 3 µs, which adds up to 4 % of a step of ResNet-50
+on an H200. A longer gap means that nothing was there to run: 0.3 % of that step, 50 % of one that waits for the host."""
+
 
 @dataclass(frozen=True)
 class StepTimes:
@@ -25,6 +29,7 @@ class StepTimes:
         idle_us: Neither of them, nor a copy.
         cpu_comm_us: Union of gloo's communication on the CPU.
         collectives: Begin and end of each collective after the step began, in the order of their launch.
+        starved_us: The part of ``idle_us`` that lies in gaps of ``STARVED_US`` or more.
     """
 
     number: int
@@ -35,6 +40,7 @@ class StepTimes:
     idle_us: float
     cpu_comm_us: float
     collectives: tuple[Interval, ...]
+    starved_us: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -128,7 +134,7 @@ def _step_times(trace: Trace, source: str | None, number: int, window: Interval)
     copies = intervals.clip(_spans(trace.copies), window)
     talk = comm if source == "cuda" else gloo
     active = intervals.length(intervals.union([*talk, *compute]))
-    either = intervals.length(intervals.union([*talk, *compute, *copies]))
+    either = intervals.union([*talk, *compute, *copies])
     own = trace.comm if source == "cuda" else trace.gloo
     return StepTimes(
         number=number,
@@ -136,11 +142,12 @@ def _step_times(trace: Trace, source: str | None, number: int, window: Interval)
         comm_us=intervals.length(comm),
         compute_us=intervals.length(compute),
         overlap_us=intervals.length(talk) + intervals.length(compute) - active,
-        idle_us=window[1] - window[0] - either,
+        idle_us=window[1] - window[0] - intervals.length(either),
         cpu_comm_us=intervals.length(gloo),
         collectives=tuple(
             (event.begin - window[0], event.end - window[0]) for event in own if window[0] <= event.begin < window[1]
         ),
+        starved_us=sum(gap for gap in intervals.gaps(either, window) if gap >= STARVED_US),
     )
 
 
