@@ -149,6 +149,8 @@ def _stages(
 ) -> Verdict:
     _first_launches(plan, ledger, campaign, watcher)
     floor = campaign.noise_floor(NOISE_LAUNCHES, lambda floor: _foresee(plan, ledger, floor))
+    # Once more: the first launch's profile may have been lost, and the next one made it again.
+    _refuse_host_bound(plan.settled(ledger.batch), host_bound.idle_share(ledger.launches))
     if tracker:
         tracker.noise_floor(floor)
     watcher.on_noise_floor(floor, _launch_seconds(ledger))

@@ -133,7 +133,7 @@ def test_communication_has_exactly_the_fields_of_the_record() -> None:
     found = timeline.communication(ranks, untraced_step_us=80.0)
 
     assert found is not None
-    assert set(found) | {"idle_share"} == set(records.Communication.model_fields)
+    assert set(found) == set(records.Communication.model_fields)
     assert records.Communication.model_validate(found).inflation == 1.25
 
 

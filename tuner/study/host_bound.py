@@ -17,13 +17,13 @@ chosen in one launch does not stand above it in the next."""
 
 
 def idle_share(launches: Iterable[Launch]) -> float | None:
-    """Return the share of the default's step in which its GPU did nothing, of the first launch that measured it.
+    """Return the share of the default's step in which even the busiest GPU was idle, from the first launch that tells.
 
     Args:
         launches: Of the study, in order.
 
     Returns:
-        The largest over the ranks; ``None`` where it was not measured: on a CPU, or of a script without a window.
+        ``None`` where it was not measured: on a CPU, or of a script without a profiled window.
     """
     for launch in launches:
         outcome = launch.outcome
@@ -52,7 +52,7 @@ def what(share: float | None, batch: BatchChoice | None) -> str:
     if share is None or share <= BUSY_SHARE:
         return ""
     head = "the step is host-bound" if is_host_bound(share) else "the step is close to host-bound"
-    text = f"{head}: the GPU did nothing in {format_percent(share)} of it"
+    text = f"{head}: even the busiest GPU was idle in {format_percent(share)} of it"
     if batch is not None:
         text += f", with batch size {batch.batch_size} a rank{_memory(batch)}"
     return f"{text}; above {format_percent(HOST_BOUND_SHARE)} no NCCL setting can be judged by it"
@@ -78,13 +78,13 @@ def chosen(batch: BatchChoice) -> str:
         batch: The choice.
 
     Returns:
-        For instance ``batch size 256 a rank, chosen: the GPU did nothing in 2.1 % of the step, 41 % of its memory``.
+        For instance ``batch size 256 a rank, chosen: the GPU was idle in 2.1 % of the step, with 41 % of its memory``.
     """
     found = batch.chosen
-    idle = "not measured how long the GPU did nothing"
+    idle = "how long the GPU was idle was not measured"
     if found.idle_share is not None:
-        idle = f"the GPU did nothing in {format_percent(found.idle_share)} of the step"
-    memory = "" if found.memory_share is None else f", {format_percent(found.memory_share)} of its memory taken"
+        idle = f"the GPU was idle in {format_percent(found.idle_share)} of the step"
+    memory = "" if found.memory_share is None else f", with {format_percent(found.memory_share)} of its memory"
     return f"batch size {batch.batch_size} a rank, chosen: {idle}{memory}{_END[batch.reason]}"
 
 
