@@ -12,8 +12,9 @@ from .intervals import Interval
 from .trace_events import Event, Trace
 
 STARVED_US = 5.0
-"""A GPU with a full queue goes from one kernel to the next within 1 to 3 µs, which adds up to 4 % of a step of ResNet-50
-on an H200. A longer gap means that nothing was there to run: 0.3 % of that step, 50 % of one that waits for the host."""
+"""A GPU with a full queue goes from one kernel to the next within 1 to 3 µs, which adds up to 4 % of a step of
+ResNet-50 on an H200. A longer gap means that nothing was there to run: 0.3 % of that step, 50 % of one that waits for
+the host."""
 
 
 @dataclass(frozen=True)
