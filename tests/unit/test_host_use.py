@@ -8,7 +8,7 @@ import sys
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nccltune.machine import host_use
@@ -36,6 +36,7 @@ def process_line(pid, name, parent=1, user=0, system=0):
 # ---- the kernel's files
 
 
+@settings(deadline=None)
 @given(st.lists(st.lists(counts, min_size=8, max_size=10), min_size=1, max_size=4), st.data())
 def test_the_times_of_the_cores_in_use_are_added_up(cores, data):
     chosen = data.draw(st.sets(st.integers(0, len(cores) - 1), min_size=1))
@@ -62,6 +63,7 @@ def test_an_old_kernel_knows_no_stolen_time():
     assert found == CpuTimes(used_s=150 * TICK_S, stolen_s=0.0, total_s=200 * TICK_S)
 
 
+@settings(deadline=None)
 @given(st.integers(1, 2**22), st.text(min_size=1, max_size=15), st.integers(0, 2**22), counts, counts)
 def test_the_name_of_a_process_may_hold_anything(pid, name, parent, user, system):
     found = host_use.parse_process(process_line(pid, name, parent, user, system))
@@ -73,18 +75,21 @@ def test_the_name_of_a_process_may_hold_anything(pid, name, parent, user, system
     assert process.name == name or not name.isprintable()
 
 
+@settings(deadline=None)
 @given(counts, counts)
 def test_a_limit_and_its_periods(periods, throttled):
     text = f"usage_usec 5\nnr_periods {periods}\nnr_throttled {throttled}\nthrottled_usec 7\n"
     assert host_use.parse_limit(text) == (periods, throttled)
 
 
+@settings(deadline=None)
 @given(counts, counts)
 def test_pages_swapped_in_and_out_are_added(into, out):
     text = f"nr_free_pages 1\npswpin {into}\npswpout {out}\n"
     assert host_use.parse_swap(text) == (into + out) * PAGE_BYTES
 
 
+@settings(deadline=None)
 @given(counts)
 def test_the_time_in_which_somebody_waits_for_memory(total):
     text = f"some avg10=0.00 avg60=0.00 avg300=0.00 total={total}\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=1\n"
@@ -92,6 +97,7 @@ def test_the_time_in_which_somebody_waits_for_memory(total):
 
 
 @pytest.mark.parametrize("name", ["parse_stat", "parse_process", "parse_limit", "parse_swap", "parse_pressure"])
+@settings(deadline=None)
 @given(text=st.text())
 def test_a_file_that_is_something_else_is_not_known(name, text):
     assert getattr(host_use, name)(text) is None
