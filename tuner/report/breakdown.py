@@ -52,7 +52,7 @@ class Breakdown:
             return ""
         return (
             f"{self.label}: a step took {inflation:.2g} times as long under the profiler as without it, "
-            "so that its shares are no more than a hint"
+            "so that its shares are no more than a hint."
         )
 
 
