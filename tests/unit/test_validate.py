@@ -6,11 +6,12 @@ import os
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from fakes import FakeRunner, failure
+from fakes import FakeRunner, failure, measurement
 
 from nccltune import validate
 from nccltune.errors import Interrupted, MachineError, ProfileError, StorageError, UsageError
 from nccltune.machine import facts as machine
+from nccltune.records import BatchChoice, BatchTry
 from nccltune.study.campaign import Observers
 from nccltune.study.ledger import Ledger
 from nccltune.verdict import guard
@@ -99,6 +100,23 @@ def test_the_launches_are_those_of_the_profile_in_fresh_mirrored_rounds(make):
     assert len({request.token for request in runner.requests}) == len(sides)
     assert result.min_gain == 0.02
     assert len(result.pairs) == len(sides) / 2
+
+
+def test_a_batch_size_that_is_to_be_chosen_is_chosen_first_and_stands_in_the_result(make):
+    class Machine(FakeRunner):
+        def _outcome(self, request):
+            if not request.ladder.first:
+                return super()._outcome(request)
+            tried = BatchTry(batch_size=64, step_us=1000.0, idle_share=0.02, memory_share=0.4)
+            return measurement(request, batches=BatchChoice(batch_size=64, reason="busy", tries=(tried,)))
+
+    make.profile()
+    job, runner = make.job(), Machine(speed(800))
+    result = run(dataclasses.replace(job, plan=dataclasses.replace(job.plan, asked={"batch_size": "auto"})), runner)
+    assert result.word == "confirmed"
+    assert [request.options["batch_size"] for request in runner.requests][:3] == ["auto", 64, 64]
+    assert sum(request.ladder.first > 0 for request in runner.requests) == 1
+    assert result.workload_options == {"batch_size": 64}
 
 
 def test_an_environment_that_has_the_settings_already_does_not_taint_the_default(make):
