@@ -1,4 +1,4 @@
-"""The exception tree. Only ``cli.py`` turns these into exit codes.
+"""The exception tree. Only ``cli`` turns these into exit codes.
 
 ::
 

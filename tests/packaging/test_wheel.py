@@ -98,7 +98,9 @@ def test_a_two_trial_run_from_a_folder_with_its_own_tuner_and_workloads(fresh, t
     (profile,) = (tmp_path / "profiles").iterdir()
     assert {path.name for path in profile.iterdir()} == {"nccl.env", "profile.yaml"}
     (study,) = (tmp_path / "runs").iterdir()
-    assert {"ledger.jsonl", "optuna.db", "mlflow.db", "trials.csv"} <= {path.name for path in study.iterdir()}
+    assert {"ledger.jsonl", "optuna.db", "mlflow.db", "trials.csv", "report.html"} <= {
+        path.name for path in study.iterdir()
+    }
     installed = subprocess.run(
         [str(fresh / "bin" / "python"), "-I", "-c", "import nccltune; print(nccltune.__file__)"],
         capture_output=True,
