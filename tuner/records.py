@@ -263,8 +263,8 @@ class Communication(Record):
         transfer_us: Sum over collectives of the shortest time over the ranks; ``None`` where not matched.
         waiting_us: ``busy_us`` less transfer: ranks that wait for a late one.
         inflation: Step time under the profiler over step time without it.
-        idle_share: The share of the timed step, not of the profiled one, in which the GPU did nothing; ``None`` where
-            not measured, and on the CPU.
+        idle_share: The share of the timed step, not of the profiled one, in which even the busiest rank's GPU had
+            nothing to run or waited for another rank; ``None`` where not measured, and on the CPU.
     """
 
     source: Literal["cuda", "gloo"]
