@@ -37,6 +37,8 @@ def check(
         verbose: Say more on the standard error stream.
     """
     configure_logging(verbose)
+    # A job's start waits for this command. Pydantic would read the metadata of every installed package for plugins.
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     from ..machine import facts
     from ..verdict import guard as guards
     from ..verdict.reading import read_profile
