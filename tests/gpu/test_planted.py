@@ -97,7 +97,9 @@ def numbers(launches: list[Launch]) -> dict[str, object]:
 
 
 def test_a_step_that_is_two_percent_slower_is_found_with_five_launches_a_side(tmp_path):
-    runner = LaunchRunner(tmp_path, package="planted_workloads", environ={**os.environ, "PYTHONPATH": str(HERE)})
+    paths = [str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])]
+    environ = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+    runner = LaunchRunner(tmp_path, package="planted_workloads", environ=environ)
     launches = [
         launched(candidate, number, place, runner)
         for number in range(1, ROUNDS + 1)

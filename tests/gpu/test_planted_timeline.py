@@ -31,7 +31,7 @@ def test_each_share_of_a_planted_timeline_is_within_two_per_cent(tmp_path: Path)
         "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]),
     }
 
-    outcome = LaunchRunner(tmp_path, environ=environ, package="planted_timelines").run(asked)
+    outcome = LaunchRunner(tmp_path, environ=environ, package="planted_workloads").run(asked)
 
     assert isinstance(outcome, Measurement), outcome
     found, true = outcome.communication, outcome.metrics
