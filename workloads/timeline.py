@@ -66,6 +66,12 @@ class Matched:
         return sum(each.transfer_us for each in self.collectives) / self.steps
 
     @property
+    def waited_us(self) -> float:
+        """What the rank that waits most waits in a step, the mean."""
+        ranks = zip(*(each.wait_us for each in self.collectives), strict=True)
+        return max(sum(waits) for waits in ranks) / self.steps
+
+    @property
     def straggler(self) -> int | None:
         """The rank (by position) that arrived last in more than half of the collectives."""
         late = Counter(each.last for each in self.collectives)

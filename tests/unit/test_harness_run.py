@@ -99,12 +99,15 @@ def test_the_profiled_window_warns_of_what_a_reader_must_know() -> None:
         values = {"rank": number, "backend": "nccl", "source": "cuda", "steps": (step,), "dropped": 0, "invalid": 0}
         return RankTrace(**{**values, "comm_kernels": 1, "comm_copies": 0, **changes})
 
-    assert profile_window._warnings([rank(0, 50), rank(1, 50)], {}) == []
-    late = profile_window._warnings([rank(0, 550), rank(1, 50)], {})
-    assert late == [
-        "profiled window: rank 1 arrived last in most collectives, the others waited up to 0.5 ms;"
+    def warned(*ranks: RankTrace, step_us: float = 1000) -> list[str]:
+        return profile_window._warnings([*ranks], {"step_us": step_us})
+
+    assert warned(rank(0, 50), rank(1, 50)) == []
+    assert warned(rank(0, 550), rank(1, 50)) == [
+        "profiled window: rank 1 arrived last in most collectives, others waited 0.5 ms a step for it (50 %);"
         " no NCCL setting removes that"
     ]
+    assert warned(rank(0, 550), rank(1, 50), step_us=20_000) == [], "some rank is always the last"
     lost = profile_window._warnings([rank(0, 50, dropped=2, invalid=3), rank(1, 50)], None)
     assert [warning.split(",")[0] for warning in lost] == [
         "profiled window: 2 steps left out",
