@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import shutil
+import statistics
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -12,7 +15,7 @@ from nccltune.space.catalogue import load_catalogue
 from nccltune.study.campaign import ranked
 from nccltune.study.ledger import Ledger
 from nccltune.study.table import write_tables
-from nccltune.trial import evidence
+from nccltune.trial import evidence, model_check
 from nccltune.verdict import rounds
 from nccltune.verdict.decision import Account, conclude
 from nccltune.verdict.sequence import Ask, Ended, Entry, Rule, judge
@@ -51,7 +54,7 @@ def all_reduces(found: Evidence) -> set[str]:
 def test_every_launch_was_right_and_ran_under_its_settings(study):
     for launch in study.launches:
         assert isinstance(launch.outcome, Measurement)
-        assert launch.outcome.checks.cases > 0
+        assert (launch.outcome.checks.cases > 0) is (launch.purpose != "batch")
         assert launch.outcome.checks.failures == ()
         assert launch.outcome.evidence is not None
         assert launch.outcome.evidence.refused == {}
@@ -78,6 +81,44 @@ def test_socket_threads_make_an_emulated_network_at_least_four_times_as_fast(stu
     assert today.word == "ship"
     assert today.bounds[0] > 3  # faster by more than 300 %
     assert today.interval[0] < verdict.gain < today.interval[1]
+
+
+@pytest.mark.parametrize("study", ["2xh200-allreduce-tcp-ship"], indirect=True)
+def test_an_emulated_network_ends_in_ship_for_the_collective_alone(study):
+    verdict = study.verdict
+    assert verdict.label == "ship (collective only)"
+    assert len(verdict.pairs) == 6
+    assert all(pair.default_us / pair.candidate_us >= 4 for pair in verdict.pairs)
+    assert verdict.interval[0] > 3.5
+    today = fresh(study, verdict.candidate, 20)
+    assert (today.word, today.gain) == ("ship", pytest.approx(verdict.gain))
+    launched = Counter(launch.purpose for launch in study.launches)
+    assert launched["confirm"] == 12, "nothing is launched once the bounds decide"
+    assert not any(launch.disturbances.seen for launch in study.launches if launch.disturbances)
+
+
+@pytest.mark.parametrize("study", ["2xh200-resnet-nvlink"], indirect=True)
+def test_a_model_that_nvlink_serves_well_keeps_the_defaults(study):
+    assert study.verdict.word == "keep-default"
+    assert study.noise.relative < 0.002
+    assert ranked(study)[0].value_us == pytest.approx(55_240, rel=0.001)
+    tries = study.batch.tries
+    assert (study.batch.batch_size, study.batch.reason) == (256, "busy")
+    assert [each.batch_size for each in tries] == [32, 64, 128, 256]
+    assert [round(each.idle_share, 2) for each in tries] == [0.67, 0.43, 0.04, 0.0]
+    profiled = [launch.outcome.communication for launch in study.launches if launch.outcome.communication]
+    assert statistics.median(found.inflation for found in profiled) == pytest.approx(1, abs=0.02)
+
+
+@pytest.mark.parametrize("study", ["2xh200-resnet-nvlink"], indirect=True)
+def test_the_first_step_of_a_model_is_the_same_under_every_setting_but_for_rounding(study):
+    measured = [launch.outcome for launch in study.launches if launch.outcome.checks.first_step]
+    wanted = model_check.reference([measured[0]])
+    assert len(measured) > 10
+    for outcome in measured[1:]:
+        found = outcome.checks.first_step
+        assert model_check.differs(found, wanted) is None
+        assert math.dist(found.gradient[0], wanted.gradient[0]) < 0.2 * wanted.tolerance * wanted.norm[0], "far from it"
 
 
 @pytest.mark.parametrize("study", ["2xh200-allreduce-nvlink"], indirect=True)
