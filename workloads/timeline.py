@@ -69,7 +69,7 @@ class Matched:
     def waited_us(self) -> float:
         """What the rank that waits most waits in a step, the mean."""
         ranks = zip(*(each.wait_us for each in self.collectives), strict=True)
-        return max(sum(waits) for waits in ranks) / self.steps
+        return max(sum(waits, 0.0) for waits in ranks) / self.steps
 
     @property
     def straggler(self) -> int | None:

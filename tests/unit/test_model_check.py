@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,8 +11,10 @@ import torch
 from fakes import measurement, request
 from torch import nn
 
-from nccltune.records import DEFAULT, Candidate, Checks, Failure, FirstStep, Outcome, Request
+from nccltune import tune
+from nccltune.records import DEFAULT, Candidate, Checks, Failure, FirstStep, Launch, Outcome, Request, ResultFile
 from nccltune.study.campaign import Campaign
+from nccltune.study.entries import Intent
 from nccltune.study.ledger import Ledger
 from nccltune.trial import diagnose, model_check
 from nccltune.workloads import first_step
@@ -140,3 +143,30 @@ def test_a_campaign_charges_a_wrong_first_step_to_the_candidate(tmp_path, backen
     assert ledger.launches[-1].outcome == found
     if isinstance(found, Failure):
         assert (found.name, found.blame) == ("wrong_data", "candidate")
+
+
+@pytest.mark.parametrize("gradient", [0.5, 0.7])
+def test_a_result_that_a_killed_run_left_is_held_against_the_default_too(tmp_path, gradient) -> None:
+    asked = request("0001-search", {"A": "1"}, backend="nccl", checks=True)
+    left = measurement(asked, checks=Checks(cases=8, first_step=step(gradient=gradient)))
+    with Ledger.create(tmp_path, {}) as ledger:
+        about = {"purpose": "noise-floor", "started_at": "2026-01-01T00:00:00+00:00"}
+        ledger.append(
+            Launch(launch_id="0000-noise-floor", candidate=DEFAULT, wall_s=1.0, outcome=outcome(step()), **about)
+        )
+        folder = tmp_path / "launches" / "0001-search"
+        about = {"purpose": "search", "started_at": "2026-01-01T00:00:10+00:00", "folder": "launches/0001-search"}
+        ledger.append(
+            Intent(launch_id="0001-search", candidate=asked.candidate, trial=1, round=None, attempt=1, **about)
+        )
+        folder.mkdir(parents=True)
+        (folder / "request.json").write_text(asked.model_dump_json())
+        result = ResultFile(token=asked.token, status="ok", measurement=left)
+        (folder / "result.json").write_text(result.model_dump_json())
+
+        tune._clean_up(SimpleNamespace(folder=tmp_path), ledger)
+
+        found = ledger.launches[-1]
+    assert found.launch_id == "0001-search"
+    assert isinstance(found.outcome, Failure) is (gradient != 0.5)
+    assert not isinstance(found.outcome, Failure) or found.outcome.name == "wrong_data"

@@ -6,7 +6,7 @@ import dataclasses
 import datetime
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from ..errors import EnvironmentFault, StudyError
@@ -42,6 +42,25 @@ class Runner(Protocol):
             Interrupted: The user or the system asked to stop.
         """
         ...
+
+
+def held_against_default(outcome: Outcome, request: Request, launches: Iterable[Launch]) -> Outcome:
+    """Hold the first step of a model against that of the default's launches.
+
+    Settings of a CPU change how the model computes: another number of threads sums in another order, which
+    normalization over few values blows up. There the known-answer collectives must do.
+
+    Args:
+        outcome: Of a launch.
+        request: The same launch's.
+        launches: Of the study so far.
+
+    Returns:
+        The outcome, or a failure where the model came to something else.
+    """
+    if request.candidate.is_default or request.backend != "nccl":
+        return outcome
+    return model_check.judged(outcome, [each.outcome for each in launches if each.candidate.is_default])
 
 
 class Observer(Protocol):
@@ -168,12 +187,7 @@ class Campaign:
         self._ledger.append(intent)
         self._observer.on_launch_start(intent)
         start = self._clock()
-        outcome = self._runner.run(request)
-        if not candidate.is_default and request.backend == "nccl":
-            # Settings of a CPU change how the model computes: another number of threads sums in another order, which
-            # normalization over few values blows up. There the known-answer collectives must do.
-            defaults = [each.outcome for each in self._ledger.launches if each.candidate.is_default]
-            outcome = model_check.judged(outcome, defaults)
+        outcome = held_against_default(self._runner.run(request), request, self._ledger.launches)
         launch = Launch(**dict(intent), wall_s=self._clock() - start, outcome=outcome)
         self._ledger.append(launch)
         self._observer.on_launch_end(launch)
