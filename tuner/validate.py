@@ -18,16 +18,15 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
 from . import batch as batches
-from .errors import MachineError, ProfileError, StorageError
+from .errors import MachineError, ProfileError
 from .machine import facts as machine
 from .plan import Options as PlanOptions
 from .plan import Plan
 from .plan import prepare as prepare_plan
-from .quantities import format_share
-from .records import Candidate, Pair, Purpose, Record, Request, Verdict
+from .records import Candidate, Purpose, Request, Verdict
 from .space import legality
 from .study import campaign as campaigns
 from .study import lock
@@ -36,17 +35,10 @@ from .trial import process, runner
 from .verdict import finals, guard, proof
 from .verdict import profile as profiles
 from .verdict.reading import profile_file, read_profile
+from .verdict.validation import WORDS, Result, earlier, keep, sentence
 
 _log = logging.getLogger(__name__)
 
-Word: TypeAlias = Literal["confirmed", "not confirmed", "no verdict"]
-_WORDS: dict[str, Word] = {
-    "ship": "confirmed",
-    "keep-default": "not confirmed",
-    "no-verdict": "no verdict",
-    "unconfirmed": "no verdict",
-}
-STATUS: dict[Word, int] = {"confirmed": 0, "not confirmed": 3, "no verdict": 4}
 _STALE = timedelta(hours=6)
 """After so long the machine is another one: a validation that was cut off begins anew instead of going on."""
 
@@ -110,35 +102,6 @@ class Job:
             "rounds": self.plan.rounds,
             **{name: self.plan.identity[name] for name in kept},
         }
-
-
-class Result(Record):
-    """What a validation came to: one entry of ``validation.json``.
-
-    Attributes:
-        at: UTC, ISO 8601.
-        changed: What is not as it was when the profile was measured.
-        conditions: Of this machine now.
-        interval: Two-sided 95 % confidence interval of the gain.
-        pairs: The rounds behind the word.
-        runs: Folder of the launches.
-    """
-
-    at: str
-    word: Word
-    sentence: str
-    settings: dict[str, str]
-    workload: str
-    workload_options: dict[str, Any]
-    collective_only: bool
-    emulated: int
-    min_gain: float
-    gain: float | None = None
-    interval: tuple[float, float] | None = None
-    pairs: tuple[Pair, ...] = ()
-    changed: tuple[str, ...] = ()
-    conditions: dict[str, str] = {}
-    runs: str = ""
 
 
 # ---- before the first launch
@@ -284,17 +247,17 @@ def run(
         Interrupted: ``stop`` said so; the same command goes on.
         NccltuneError: See ``errors``.
     """
-    _read_results(job.file.with_name(profiles.VALIDATION_FILE))  # a broken one is found before time is spent
+    earlier(job.file.with_name(profiles.VALIDATION_FILE))  # a broken one is found before time is spent
     folder = study_folder(job)
     if job.refused:
-        sentence = f"Keep the defaults: the settings cannot be launched here: {job.refused}"
-        verdict = Verdict(word="keep-default", sentence=sentence, min_gain=job.plan.options.min_gain)
+        why = f"Keep the defaults: the settings cannot be launched here: {job.refused}"
+        verdict = Verdict(word="keep-default", sentence=why, min_gain=job.plan.options.min_gain)
     else:
         plan = replace(job.plan, options=replace(job.plan.options, study=folder.name))
         plan, verdict = _launches(plan, job, folder, observer, stop, launcher)
         job = replace(job, plan=replace(job.plan, batch=plan.batch))
     result = _result(job, verdict, folder)
-    _keep(job, result)
+    keep(job.file, job.profile, result)
     return result
 
 
@@ -357,11 +320,11 @@ def _rounds(plan: Plan, ledger: Ledger, campaign: campaigns.Campaign, candidate:
 
 
 def _result(job: Job, verdict: Verdict, folder: Path) -> Result:
-    plan, word = job.plan, _WORDS[verdict.word]
+    plan, word = job.plan, WORDS[verdict.word]
     return Result(
         at=datetime.now(UTC).isoformat(timespec="seconds"),
         word=word,
-        sentence=_sentence(word, verdict),
+        sentence=sentence(word, verdict),
         settings=job.profile.settings,
         workload=plan.workload.name,
         workload_options=dict(plan.workload_options),
@@ -375,72 +338,3 @@ def _result(job: Job, verdict: Verdict, folder: Path) -> Result:
         conditions={**machine.fingerprint(plan.facts), "world size": str(plan.placement.world_size)},
         runs="" if job.refused else str(folder),
     )
-
-
-def _sentence(word: Word, verdict: Verdict) -> str:
-    head = word.capitalize()
-    if verdict.gain is None or verdict.interval is None:
-        said = f"{head}: {verdict.sentence.partition(': ')[2] or verdict.sentence}"
-        return f"{said}; {verdict.needed}" if verdict.needed else said
-    low, high = map(format_share, verdict.interval)
-    said = (
-        f"{head}: {format_share(verdict.gain)} against the default (95 % interval {low} to {high}, "
-        f"{len(verdict.pairs)} fresh mirrored rounds)"
-    )
-    reasons = {"confirmed": "", "not confirmed": _reason(verdict), "no verdict": verdict.needed}
-    return f"{said}; {reasons[word]}" if reasons[word] else said
-
-
-def _reason(verdict: Verdict) -> str:
-    return verdict.finalists[0].reason if verdict.finalists else ""
-
-
-def _keep(job: Job, result: Result) -> None:
-    """Write the result beside the profile, and into it whether it passed; a read-only image keeps its profile."""
-    path = job.file.with_name(profiles.VALIDATION_FILE)
-    entries = [*_read_results(path), result.model_dump(mode="json")]
-    document = {"schema_version": 1, "validations": entries}
-    try:
-        profiles.replace_file(path, json.dumps(document, indent=1, ensure_ascii=False) + "\n")
-    except OSError as error:
-        _log.warning("cannot write %s (%s); the result is in %s", path, error.strerror, result.runs)
-    profile = job.profile.model_copy(update={"confirmed": confirmation(job.profile, result)})
-    if profile == job.profile:
-        return
-    try:
-        profiles.write(profile, job.file.parent)
-    except ProfileError as error:
-        _log.warning("%s", error)
-
-
-def confirmation(profile: profiles.Profile, result: Result) -> profiles.Confirmation | None:
-    """What a profile says of its last validation after this one.
-
-    One on a collective alone says less than one on a model, and so does not take its place.
-    """
-    before = profile.confirmed
-    if result.word == "no verdict" or (result.collective_only and before is not None and not before.collective_only):
-        return before
-    if result.word == "not confirmed":
-        return None
-    return profiles.Confirmation(
-        at=result.at,
-        workload=result.workload,
-        workload_options=result.workload_options,
-        collective_only=result.collective_only,
-        gain=result.gain,
-        rounds=len(result.pairs),
-        conditions=result.conditions,
-    )
-
-
-def _read_results(path: Path) -> list[Any]:
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))["validations"]
-    except FileNotFoundError:
-        return []
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise StorageError(f"{path} cannot be read: {error}", "move it away, then run the same command again") from None
-    if not isinstance(found, list):
-        raise StorageError(f"{path} holds no list of validations", "move it away, then run the same command again")
-    return found

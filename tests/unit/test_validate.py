@@ -14,7 +14,7 @@ from nccltune.machine import facts as machine
 from nccltune.records import BatchChoice, BatchTry
 from nccltune.study.campaign import Observers
 from nccltune.study.ledger import Ledger
-from nccltune.verdict import guard
+from nccltune.verdict import guard, validation
 from nccltune.verdict import profile as profiles
 from nccltune.verdict.reading import read_profile
 
@@ -81,7 +81,7 @@ def run(job, runner, stop=lambda: False):
 def test_each_word_and_its_status(make, us, noise, word, status):
     make.profile()
     result = run(make.job(), FakeRunner(speed(us), noise=noise))
-    assert (result.word, validate.STATUS[result.word]) == (word, status)
+    assert (result.word, validation.STATUS[result.word]) == (word, status)
     assert result.sentence.startswith(f"{word.capitalize()}: ")
     assert "95 % interval" in result.sentence
     (kept,) = make.results()
@@ -254,11 +254,11 @@ def test_the_last_validation_counts_and_a_model_more_than_a_collective(make, wor
         None: None,
     }
     profile = make.profile(confirmed=kinds[before])
-    result = validate.Result(
+    result = validation.Result(
         at="2", word=word, sentence="", settings=SETTINGS, workload="w", workload_options={}, collective_only=alone,
         emulated=0, min_gain=0.01,
     )  # fmt: skip
-    found = validate.confirmation(profile, result)
+    found = validation.confirmation(profile, result)
     assert (found and found.collective_only) == (kinds[after] and kinds[after].collective_only)
     assert (found is None) == (after is None)
 

@@ -61,6 +61,7 @@ def validate(
     configure_logging(verbose)
     from .. import terminal
     from .. import validate as stage
+    from ..verdict.validation import STATUS
 
     options = stage.Options(
         profile=profile,
@@ -87,4 +88,4 @@ def validate(
         show_json(result.model_dump(mode="json"))
     else:
         show([f"{result.sentence}.", *([f"launches  {result.runs}"] if result.runs else [])])
-    return stage.STATUS[result.word]
+    return STATUS[result.word]
