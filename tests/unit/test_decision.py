@@ -113,6 +113,24 @@ def test_a_failed_try_in_between_does_not_part_a_round():
     assert found[1].default_us == 110
 
 
+@pytest.mark.parametrize("number", [3, 4])
+def test_a_candidate_that_a_cut_off_round_had_not_reached_is_held_against_the_default_launched_next_to_it(number):
+    """Not against the default from before the pause, which may have lasted days and moved to another machine."""
+
+    def at(candidate, outcome, minute):
+        made = launch(candidate, outcome, number)
+        return made.model_copy(update={"started_at": f"2026-01-{1 + minute // 60:02d}T00:{minute % 60:02d}:00Z"})
+
+    first = {3: [(FAST, 100), (DEFAULT, 110)], 4: [(THIRD, 100), (DEFAULT, 110)]}[number]
+    left = tuple(each for each in (FAST, OTHER, THIRD) if each != first[0][0])
+    again = [(candidate, 400 if candidate.is_default else 200) for candidate in rounds.order(number, left)]
+    launches = [at(*each, minute) for minute, each in enumerate(first)]
+    launches += [at(*each, 60 + minute) for minute, each in enumerate(again)]
+
+    assert rounds.pairs(launches, first[0][0])[number].default_us == 110
+    assert [rounds.pairs(launches, candidate)[number].default_us for candidate in left] == [400, 400]
+
+
 def test_tail_and_sizes_come_from_the_same_launches():
     slow_tail = measured(FAST, step_times_us=(50.0,) * 18 + (200.0,) * 2, size_times_us={"8": 1.0, "1024": 4.0})
     launches = [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
+from datetime import datetime
 
 from ..records import DEFAULT, Candidate, Launch, Measurement, Pair, Purpose
 
@@ -52,14 +53,42 @@ def pairs(
 
 def _goes(launches: Sequence[Launch], purpose: Purpose) -> list[tuple[int, dict[str, Measurement]]]:
     """Part the measured launches into goes through a round: one ends where the round does, or a candidate returns."""
-    goes: list[tuple[int, dict[str, Measurement]]] = []
+    goes: list[list[Launch]] = []
     for launch in launches:
         if launch.purpose != purpose or launch.round is None or not isinstance(launch.outcome, Measurement):
             continue
-        if not goes or goes[-1][0] != launch.round or launch.candidate.key in goes[-1][1]:
-            goes.append((launch.round, {}))
-        goes[-1][1][launch.candidate.key] = launch.outcome
-    return goes
+        if not goes or goes[-1][0].round != launch.round:
+            goes.append([launch])
+            continue
+        together = [*goes.pop(), launch]
+        begins = _return(together)
+        goes += [together[:begins], together[begins:]] if begins else [together]
+    return [
+        (go[0].round or 0, {each.candidate.key: each.outcome for each in go if isinstance(each.outcome, Measurement)})
+        for go in goes
+    ]
+
+
+def _return(together: Sequence[Launch]) -> int:
+    """Say where the go begins in which the last launch's candidate is launched again; 0 where it was not before.
+
+    A go that was taken up again may have begun with candidates that the first one did not get to. What parts the two
+    is the longest pause: the run was cut off there.
+    """
+    *before, last = together
+    again = next((at for at, each in enumerate(before) if each.candidate == last.candidate), None)
+    if again is None:
+        return 0
+    return max(range(again + 1, len(together)), key=lambda at: (_pause_s(together[at - 1], together[at]), at))
+
+
+def _pause_s(before: Launch, after: Launch) -> float:
+    """Time between two launches; 0 where the ledger's times do not say."""
+    try:
+        was, now = (datetime.fromisoformat(each.started_at).timestamp() for each in (before, after))
+    except (ValueError, OverflowError, OSError):
+        return 0.0
+    return now - was - before.wall_s
 
 
 def _pair(number: int, default: Measurement, candidate: Measurement) -> Pair:
