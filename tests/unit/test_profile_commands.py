@@ -146,6 +146,25 @@ def test_export_goes_to_the_standard_output_or_to_a_file(make, capsys, tmp_path)
     assert stat.S_IMODE((tmp_path / "guard.sh").stat().st_mode) == 0o755
 
 
+def test_export_leaves_links_and_pipes_in_their_place(make, tmp_path):
+    """As a rename would not: for root ``--out /dev/stdout`` would put a file there, for good and for everybody."""
+    path = make()
+    text = (tmp_path / "p" / "nccl.env").read_text()
+    (tmp_path / "named.env").write_text("old")
+    (tmp_path / "link").symlink_to("named.env")
+    assert cli.run(["export", path, "--out", "link"]) == 0
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "named.env").read_text() == text
+    os.mkfifo(tmp_path / "pipe")
+    reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        assert cli.run(["export", path, "--out", "pipe"]) == 0
+        assert os.read(reader, 1 << 16).decode() == text
+    finally:
+        os.close(reader)
+    assert (tmp_path / "pipe").is_fifo()
+
+
 def test_export_names_conflicts_and_what_a_file_sets_too_late(make, capsys, monkeypatch):
     path = make()
     monkeypatch.setenv("OMP_WAIT_POLICY", "ACTIVE")

@@ -8,7 +8,7 @@ from typing import Literal
 
 from ..errors import UsageError
 from .application import Flag, app
-from .output import configure_logging, show, warn
+from .output import configure_logging, named, show, warn
 
 
 @app.command
@@ -60,5 +60,5 @@ def export(
     if out is None:
         show(text.splitlines())
     else:
-        write_file(out, text, 0o755 if guard else 0o644)
+        write_file(named(out), text, 0o755 if guard else 0o644)
     return 0

@@ -6,6 +6,7 @@ import logging
 import os
 import sys
 from collections.abc import Iterable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -37,6 +38,11 @@ def show_json(data: Any) -> None:
     import json
 
     show([json.dumps(data, indent=1)])
+
+
+def named(out: Path) -> Path:
+    """The file that a user names with ``--out``: what a link leads to, so that the link stays (``/dev/stdout``)."""
+    return out.resolve() if out.is_file() else out
 
 
 def warn(text: str) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from ..errors import UsageError
 from .application import Flag, app
-from .output import configure_logging, show, show_rich
+from .output import configure_logging, named, show, show_rich
 
 
 @app.command
@@ -40,5 +40,5 @@ def report(
     if text:
         show_rich(plain.renderables(content))
     else:
-        show([str(page.write(content, out or found.folder / page.FILE))])
+        show([str(page.write(content, named(out) if out else found.folder / page.FILE))])
     return 0

@@ -272,6 +272,8 @@ def write_file(path: Path, text: str, mode: int = 0o644) -> None:
 def replace_file(path: Path, text: str, mode: int = 0o644) -> None:
     """Write a file by rename, so that a reader sees the old text or the new one.
 
+    A pipe or a device is written to as it is: a rename would put a file in its place.
+
     Args:
         path: In a folder that exists.
         text: All of it.
@@ -280,6 +282,9 @@ def replace_file(path: Path, text: str, mode: int = 0o644) -> None:
     Raises:
         OSError: It cannot be written; the old file is as it was.
     """
+    if path.exists() and not path.is_file():
+        path.write_text(text, encoding="utf-8")
+        return
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as stream:
