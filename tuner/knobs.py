@@ -26,7 +26,8 @@ def table_lines(found: KnobsTable) -> Iterator[str]:
     """The table for a reader."""
     stay = [row for row in found.rows if row.values]
     gone = [row for row in found.rows if not row.values]
-    yield f"space {found.space}: {found.count} distinct candidates out of {found.count.combinations:,} combinations"
+    distinct = f"{found.count} distinct candidate{'s' * (found.count.legal != 1)}"
+    yield f"space {found.space}: {distinct} out of {found.count.combinations:,} combinations"
     yield f"searched here ({len(stay)}):" if stay else "nothing can be searched here"
     width = max((len(row.name) for row in found.rows), default=0)
     for row in stay:

@@ -220,9 +220,9 @@ class Screen:
             self._out.print(f"{len(conclusion.failures)} candidates gave no number:", markup=False)
             for key, reason in conclusion.failures[:10]:
                 self._out.print(f"  {key}: {reason}", markup=False)
-        self._out.print(f"{conclusion.verdict.sentence}.", markup=False)
+        _folded(self._out, f"{conclusion.verdict.sentence}.")
         for line in _account(conclusion.verdict, conclusion.profile.numbers):
-            self._out.print(line, markup=False)
+            _folded(self._out, line, set_in=10)
         self._out.print(f"profile   {conclusion.env_file}\n          {conclusion.profile_file}", markup=False)
         self._out.print(f"study     {conclusion.study}", markup=False)
         self._out.print(f"trials    {conclusion.table}", markup=False)
@@ -236,7 +236,7 @@ class Screen:
             return f"nccltune validate {conclusion.profile_file} --workload resnet   (does it help a model?)"
         if profile.settings and not profile.emulated:
             return f"docker run --env-file {conclusion.env_file} IMAGE"
-        more_rounds = re.match(r"--rounds (\d+)", conclusion.verdict.needed)
+        more_rounds = re.search(r"--rounds (\d+)", conclusion.verdict.needed)
         if more_rounds:
             return f"{as_typed(self._plan.command(rounds=int(more_rounds[1])))}   (goes on with more rounds)"
         return f"{as_typed(self._plan.command(trials=2 * self._plan.trials))}   (goes on with more trials)"
@@ -245,7 +245,9 @@ class Screen:
 
     def _space(self, space: Space, count: enumeration.Count, known: set[str] | None = None) -> None:
         names = ", ".join(f"{dimension.name} ({len(dimension.values)})" for dimension in space.dimensions)
-        self._say(f"space {space.name}: {count} distinct candidates; searched: {names or 'nothing'}")
+        self._say(
+            f"space {space.name}: {count} distinct candidate{'s' * (count.legal != 1)}; searched: {names or 'nothing'}"
+        )
         for name, reason in _by_reason({n: r for n, r in space.removed.items() if n not in (known or ())}):
             self._say(f"  not searched: {name}: {reason}")
 
@@ -255,16 +257,18 @@ class Screen:
         return f"{format_us(value_us)} ({format_share(self._default_us / value_us - 1)})"
 
     def _say(self, text: str) -> None:
-        if not self._err.is_terminal:
-            self._err.print(text, markup=False)
-            return
-        # Folded between words, and later lines set in: a terminal would cut words where its window ends.
-        first = len(text) - len(text.lstrip())
-        for line in textwrap.wrap(
-            text, max(40, self._err.width), subsequent_indent=" " * (first + 2), break_long_words=False,
-            break_on_hyphens=False,
-        ):  # fmt: skip
-            self._err.print(line, markup=False)
+        _folded(self._err, text, set_in=len(text) - len(text.lstrip()) + 2)
+
+
+def _folded(console: Console, text: str, set_in: int = 0) -> None:
+    """Write a sentence folded between words, later lines set in: a terminal would cut words where its window ends."""
+    lines = [text]
+    if console.is_terminal:
+        lines = textwrap.wrap(
+            text, max(40, console.width), subsequent_indent=" " * set_in, break_long_words=False, break_on_hyphens=False
+        )
+    for line in lines:
+        console.print(line, markup=False)
 
 
 def _rows(conclusion: Conclusion) -> Sequence[tuple[str, float, str, str]]:

@@ -2,6 +2,7 @@
 
 import io
 import sys
+from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
@@ -101,6 +102,30 @@ def test_what_disturbs_launches_is_said_when_it_is_first_seen_and_counted_at_the
     ]
     calm = Numbers(disturbed=Disturbed(watched=17), reach=REACH)
     assert len(terminal._account(Verdict(word="keep-default", sentence=""), calm)) == 1
+
+
+def test_the_last_lines_are_folded_between_words_as_well(plan):
+    _, file = screen(plan, is_terminal=True)
+    console = Console(file=file, force_terminal=True, width=60, highlight=False, soft_wrap=True)
+    terminal._folded(console, "needed    " + "word " * 30, set_in=10)
+    lines = file.getvalue().splitlines()
+    assert max(map(len, lines)) <= 60
+    assert lines[1].startswith(" " * 10 + "word")
+
+
+@pytest.mark.parametrize(
+    ("needed", "next_one"),
+    [
+        ("--rounds 6 or more", "--rounds 6   (goes on with more rounds)"),
+        ("about 30 rounds at this noise (--rounds 30), or launches that differ less", "--rounds 30   (goes on with"),
+        ("more time or trials: a larger --budget or --trials", "--trials 16   (goes on with more trials)"),
+    ],
+)
+def test_the_next_command_gives_what_is_needed(plan, needed, next_one):
+    shown, _ = screen(plan, is_terminal=False)
+    profile = SimpleNamespace(settings={}, emulated=0, shipped=False)
+    said = shown._next(SimpleNamespace(profile=profile, verdict=SimpleNamespace(needed=needed)))
+    assert next_one in said
 
 
 def test_the_default_has_no_gain_over_itself(plan):
