@@ -130,5 +130,5 @@ def format_percent(share: float) -> str:
 
 
 def format_share(share: float) -> str:
-    """Write a share with its sign: ``+12.3 %``."""
-    return f"{100 * share:+.3g} %"
+    """Write a share with its sign, in three digits: ``+12.3 %``, ``+1230 %``."""
+    return f"{float(f'{100 * share:.3g}'):+g} %"

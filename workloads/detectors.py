@@ -236,7 +236,7 @@ def _trend_words(times_us: Sequence[float]) -> list[str]:
         return []
     return [
         f"the step time drifted while it was timed: {_ms(found.before_us)} in the first third,"
-        f" {_ms(found.after_us)} in the last ({100 * found.share:+.2g} %)"
+        f" {_ms(found.after_us)} in the last ({_digits(100 * found.share):+g} %)"
     ]
 
 
@@ -246,13 +246,13 @@ def _pause_words(times_us: Sequence[float]) -> list[str]:
         return []
     middle, longest = statistics.median(times_us), max(times_us)
     if len(found) == 1:
-        return [f"a pause: step {found[0] + 1} of {len(times_us)} took {longest / middle:.2g} times the median"]
+        return [f"a pause: step {found[0] + 1} of {len(times_us)} took {_digits(longest / middle):g} times the median"]
     if len(found) < MANY_PAUSES:
         places = " and ".join(str(number + 1) for number in found)
-        return [f"pauses: steps {places} of {len(times_us)} took up to {longest / middle:.2g} times the median"]
+        return [f"pauses: steps {places} of {len(times_us)} took up to {_digits(longest / middle):g} times the median"]
     return [
         f"late steps: {len(found)} of {len(times_us)} took at least twice the median, the longest"
-        f" {longest / middle:.2g} times"
+        f" {_digits(longest / middle):g} times"
     ]
 
 
@@ -292,6 +292,11 @@ def _trend(times_us: Sequence[float]) -> tuple[float, float]:
     lag = sum(earlier * later for earlier, later in itertools.pairwise(rest)) / of_rest
     # Too small on average by (1 + 4 r) / n in a series without its trend (Marriott and Pope, Biometrika 1954).
     return correlation, min(_LAG_MOST, max(0.0, lag + (1 + 4 * max(0.0, lag)) / n))
+
+
+def _digits(number: float) -> float:
+    """Two digits, to be written without an exponent."""
+    return float(f"{number:.2g}")
 
 
 def _ms(time_us: float) -> str:

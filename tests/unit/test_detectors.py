@@ -86,6 +86,13 @@ def test_a_warm_up_that_was_not_over_is_told_apart_from_a_drift() -> None:
     assert not detectors.is_steady(decaying)
 
 
+def test_large_numbers_have_no_exponent() -> None:
+    paused = noisy(6)
+    paused[16] *= 130
+    (said,) = detectors.warnings(paused)
+    assert said == "a pause: step 17 of 60 took 130 times the median"
+
+
 def test_one_pause_or_two_are_named_by_their_steps_and_more_are_late_steps() -> None:
     paused = noisy(6)
     paused[16] *= 3

@@ -60,3 +60,8 @@ def test_shares(text, share):
 def test_what_is_no_share_is_refused(text):
     with pytest.raises(UsageError, match="no share"):
         quantities.parse_share(text)
+
+
+@pytest.mark.parametrize(("share", "text"), [(0.1234, "+12.3 %"), (-0.5, "-50 %"), (12.345, "+1230 %"), (0.0, "+0 %")])
+def test_a_share_with_its_sign_has_no_exponent(share, text):
+    assert quantities.format_share(share) == text
