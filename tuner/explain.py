@@ -18,6 +18,7 @@ from typing import Any, Final, Literal, TypeAlias
 
 from .errors import StorageError, UsageError
 from .machine.topology import parse_topology, topology_answer
+from .quantities import format_percent, format_us
 from .trial.diagnose import classify, decode, facts_of, failure, log_lines
 from .trial.evidence import complaints, load_log_patterns, read_logs
 from .trial.nccl_facts import NcclLog
@@ -232,12 +233,18 @@ def words(answer: dict[str, Any]) -> str:
     if answer["kind"] == "log":
         return "\n".join(_log_words(answer)) or "Nothing that NCCL or torchrun says was found."
     skip = {"kind"}
-    lines = [
-        f"{key.replace('_', ' ')}: {_plain(value)}"
-        for key, value in answer.items()
-        if key not in skip and _is_said(value)
-    ]
+    lines = [_fact(key, value) for key, value in answer.items() if key not in skip and _is_said(value)]
     return "\n".join(lines) or "Nothing was found."
+
+
+def _fact(key: str, value: Any) -> str:
+    """For instance ``step: 55.08 ms``, ``comm share: 28 %``; what is a table goes by its number of lines."""
+    name = key.removesuffix("_us").replace("_", " ")
+    if key == "collectives":
+        return f"{name}: {len(value)} (each in --json)"
+    if key.endswith("_us"):
+        return f"{name}: {format_us(value)}"
+    return f"{name}: {format_percent(value) if key.endswith('_share') else _plain(value)}"
 
 
 def _log_words(answer: dict[str, Any]) -> Iterable[str]:
@@ -247,9 +254,10 @@ def _log_words(answer: dict[str, Any]) -> Iterable[str]:
         again = (
             "the same settings may be tried again"
             if answer["retry_same_settings"]
-            else "trying the same again is no use"
+            else "trying the same settings again is no use"
         )
-        yield f"  {'No candidate can succeed here; ' if answer['stop_search'] else ''}{again}."
+        again = f"no candidate can succeed here; {again}" if answer["stop_search"] else again
+        yield f"  {again[0].upper()}{again[1:]}."
     skip = {
         "kind",
         "warnings",

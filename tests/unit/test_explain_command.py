@@ -8,6 +8,7 @@ import pytest
 from nccltune import cli
 
 LOG = Path(__file__).parents[1] / "recordings/nccl/2.28.9-nvlink-default.log"
+TRACES = sorted((LOG.parents[1] / "traces").glob("2xh200-resnet-128.*.json.gz"))
 MATRIX = "\tGPU0\tGPU1\tCPU Affinity\tNUMA Affinity\nGPU0\t X \tNV18\t0-31\t0\nGPU1\tNV18\t X \t0-31\t0\n"
 
 
@@ -25,6 +26,14 @@ def test_a_log_in_words(capsys):
     assert "AllReduce of 64 bytes: Ring, LL, channel 0" in said
     assert "AllReduce of 33554432 bytes: Ring, Simple, channels 0 to 23" in said
     assert not any(line.startswith(("nccl versions", "hcas without gdr", "algo proto")) for line in said)
+
+
+def test_traces_in_words(capsys):
+    assert cli.run(["explain", *map(str, TRACES)]) == 0
+    said = capsys.readouterr().out.splitlines()
+    assert "step: 55.08 ms" in said
+    assert "exposed comm share: 17 %" in said
+    assert "collectives: 42 (each in --json)" in said
 
 
 def test_a_folder_is_told_apart_from_a_wrong_name(tmp_path, capsys):
