@@ -312,9 +312,9 @@ def test_what_is_no_study_is_one_clear_line(make, error, message, tmp_path, caps
 # ---- which study
 
 
-def _profile(folder: Path, study: str) -> Path:
+def _profile(folder: Path, study: str, verdict: str = "ship") -> Path:
     profile = profiles.Profile(
-        cluster="c", study=study, created="2026-01-01", verdict="ship", sentence="Ship", workload="resnet",
+        cluster="c", study=study, created="2026-01-01", verdict=verdict, sentence="Ship", workload="resnet",
         backend="nccl", min_gain=0.01, numbers=profiles.Numbers(), conditions={"nccltune": "0.1.0"},
         commands=("nccltune --workload resnet --study shipped",),
     )  # fmt: skip
@@ -333,6 +333,15 @@ def test_a_study_is_found_by_its_folder_its_ledger_its_parent_and_its_profile(tm
     told = dict(content.gather(source.find(folder)).commands)
     assert told["repeat the study, or go on with it"] == "nccltune --workload resnet --study shipped"
     assert f"nccltune validate {file}" in told.values()
+
+
+def test_no_command_is_named_that_would_refuse(tmp_path):
+    folder = studies.create(tmp_path / "runs" / "open").folder
+    _profile(tmp_path / "profiles" / "c", "open", verdict="no-verdict")
+    told = "\n".join(command for _, command in content.gather(source.find(folder)).commands)
+    assert "nccltune report" in told
+    assert "export" not in told
+    assert "validate" not in told
 
 
 def test_another_studys_profile_is_not_this_ones(tmp_path):

@@ -71,10 +71,10 @@ def commands(source: Source) -> tuple[tuple[str, str], ...]:
     found = [("repeat the study, or go on with it", line) for line in repeat]
     if source.profile and source.profile_file:
         file = shlex.quote(str(source.profile_file))
-        found += [
-            ("write the settings for an image", f"nccltune export {file} --format dockerfile"),
-            ("hold the settings against the default again, now", f"nccltune validate {file}"),
-        ]
+        if source.profile.verdict != "no-verdict":
+            found.append(("write the settings for an image", f"nccltune export {file} --format dockerfile"))
+        if source.profile.verdict == "ship":
+            found.append(("hold the settings against the default again, now", f"nccltune validate {file}"))
     folder = source.folder
     found.append(("write this page again", f"nccltune report {shlex.quote(str(folder))}"))
     if (folder / _MLFLOW).exists():
