@@ -27,7 +27,7 @@ def knobs(
     Args:
         name: A knob to explain, for instance OMP_NUM_THREADS.
         space: What may be tried: auto, the name of a space, or the path of a space file.
-        allow: Documentation classes that may be searched: system, debugging, undocumented, with commas.
+        allow: Documentation classes that may be searched: system, debugging, undocumented, with commas. Default: all.
         nproc: Ranks a node. Default: one for each visible GPU; 2 on a CPU machine.
         nnodes: Nodes that the launch prefix reaches, where it is not srun's own -N.
         emulate_nodes: Let NCCL see this many nodes on one machine, over loopback sockets.

@@ -59,9 +59,9 @@ def tune(
     Args:
         workload: What is timed: allreduce, allgather, reducescatter, resnet, transformer, fsdp; a model of your own,
             my_package.train:build; or a script of your own, train.py, its arguments behind --.
-        trials: Candidates to measure. Default: 50 on GPUs, 8 on a CPU machine.
-        budget: Wall time of the launches before the fresh rounds, for instance 30m. Default: 2m on a CPU machine
-            without --trials.
+        trials: Candidates to measure, the default among them. Default: 50 on GPUs, 8 on a CPU machine.
+        budget: Wall time of the launches before the fresh rounds, for instance 30m; a bare number is
+            seconds. Default: 2m on a CPU machine without --trials.
         space: What may be tried: auto, the name of a space, or the path of a space file.
         sizes: Message sizes of a collective: 32M, or a mix with calls a step, 1M:20,32M:4.
         dtype: Data type of a collective: bf16, fp16, fp32.
@@ -72,7 +72,7 @@ def tune(
         rounds: Most fresh mirrored rounds of the finalists. Default: 20 on GPUs, 6 on a CPU machine.
         finalists: Most candidates in the fresh rounds, 1 to 3. Default: 3 on GPUs, 1 on a CPU machine.
         seed: Of the model, the data and the search.
-        allow: Documentation classes that may be searched: system, debugging, undocumented, with commas.
+        allow: Documentation classes that may be searched: system, debugging, undocumented, with commas. Default: all.
         nproc: Ranks a node. Default: one for each visible GPU; 2 on a CPU machine.
         nnodes: Nodes that the launch prefix reaches, where it is not srun's own -N.
         emulate_nodes: Let NCCL see this many nodes on one machine, over loopback sockets.
