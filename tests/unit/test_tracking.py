@@ -157,7 +157,7 @@ def test_study_stands_in_mlflow_with_names_made_clean(ledger: Ledger, capfd: pyt
     tracker.verdict(
         Verdict(word="ship", sentence="Ship it.", candidate=FAST, gain=0.25), disturbed.count(ledger.launches)
     )
-    tracker.close(wait_s=60)
+    tracker.close(wait_s=100)
     assert (root.handlers, root.level) == (handlers, level)
     assert capfd.readouterr().err == ""
 
@@ -271,7 +271,7 @@ def test_runs_that_a_killed_run_left_running_are_ended_and_used_again(ledger: Le
 def test_study_folder_that_was_carried_elsewhere_keeps_its_artifacts_together(ledger: Ledger, tmp_path: Path) -> None:
     tracker = Tracker(ledger, "study")
     tracker.start()
-    tracker.close(wait_s=60)
+    tracker.close(wait_s=100)
     fill(ledger)
     moved = tmp_path / "elsewhere"
     ledger.close()
