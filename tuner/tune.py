@@ -26,7 +26,7 @@ from . import __version__
 from . import batch as batches
 from .errors import HostBound, Interrupted, ProfileError, StorageError, StudyError, StudyMismatch
 from .plan import Plan
-from .records import DEFAULT, Candidate, Evidence, Measurement, Outcome, Purpose, Reach, Request, Space, Verdict
+from .records import DEFAULT, Candidate, Evidence, Measurement, Purpose, Reach, Request, Space, Verdict
 from .report import page
 from .report.source import Source
 from .space import enumeration, legality, narrowing
@@ -37,7 +37,6 @@ from .study.ledger import Ledger, plan_differences
 from .study.ranking import Ranked
 from .study.search import Search
 from .trial import process, runner
-from .trial.paths import LaunchPaths
 from .verdict import finals, reach
 from .verdict import profile as profiles
 from .verdict.reading import read_profile
@@ -269,12 +268,7 @@ def _clean_up(plan: Plan, ledger: Ledger) -> None:
     ended = process.sweep_study(plan.folder)
     if ended:
         _log.warning("ended %d processes that a killed run had left behind", len(ended))
-
-    def conclude(request: Request, measurement: Measurement, _: LaunchPaths) -> Outcome:
-        outcome = runner.adopt(plan.folder, request.launch_id) or measurement
-        return campaigns.held_against_default(outcome, request, ledger.launches)
-
-    adopted = ledger.adopt(plan.folder, conclude)
+    adopted = campaigns.take_over(ledger)
     if adopted:
         _log.info("took over %d results that a killed run had left", len(adopted))
 

@@ -276,7 +276,7 @@ def _launches(
         exists = Ledger.exists(folder)
         ledger = stack.enter_context(Ledger.open(folder) if exists else Ledger.create(folder, job.identity))
         process.sweep_study(folder)
-        ledger.adopt(folder, lambda request, measurement, _: runner.adopt(folder, request.launch_id) or measurement)
+        campaigns.take_over(ledger)
         launcher = launcher or runner.LaunchRunner(folder, stop=stop, environ=plan.environ)
         campaign = campaigns.Campaign(ledger, launcher, _requests(plan, ledger), observer)
         plan = batches.settle(plan, ledger, campaign, observer.on_note)

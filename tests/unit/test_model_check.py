@@ -147,7 +147,7 @@ def test_a_campaign_charges_a_wrong_first_step_to_the_candidate(tmp_path, backen
 
 @pytest.mark.parametrize("gradient", [0.5, 0.7])
 def test_a_result_that_a_killed_run_left_is_held_against_the_default_too(tmp_path, gradient) -> None:
-    asked = request("0001-search", {"A": "1"}, backend="nccl", checks=True)
+    asked = request("0001-search", {"A": "1"}, backend="nccl", checks=True, environment={"A": "1"})
     left = measurement(asked, checks=Checks(cases=8, first_step=step(gradient=gradient)))
     with Ledger.create(tmp_path, {}) as ledger:
         about = {"purpose": "noise-floor", "started_at": "2026-01-01T00:00:00+00:00"}
@@ -170,3 +170,24 @@ def test_a_result_that_a_killed_run_left_is_held_against_the_default_too(tmp_pat
     assert found.launch_id == "0001-search"
     assert isinstance(found.outcome, Failure) is (gradient != 0.5)
     assert not isinstance(found.outcome, Failure) or found.outcome.name == "wrong_data"
+
+
+@pytest.mark.parametrize("seen", ["3", None])
+def test_a_result_that_a_killed_run_left_is_refused_where_a_rank_saw_another_environment(tmp_path, seen) -> None:
+    """As it is where nobody was killed: such a launch says nothing of the settings whose name it bears."""
+    asked = request("0000-noise-floor", environment={"KNOB": "2"})
+    left = measurement(asked)
+    echo = {"KNOB": seen} if seen else {"KNOB": "2"}
+    left = left.model_copy(update={"ranks": tuple(rank.model_copy(update={"echo": echo}) for rank in left.ranks)})
+    with Ledger.create(tmp_path, {}) as ledger:
+        at = "2026-01-01T00:00:10+00:00"
+        ledger.append(Intent(launch_id=asked.launch_id, candidate=DEFAULT, purpose="noise-floor", started_at=at))
+        folder = tmp_path / "launches" / asked.launch_id
+        folder.mkdir(parents=True)
+        (folder / "request.json").write_text(asked.model_dump_json())
+        result = ResultFile(token=asked.token, status="ok", measurement=left)
+        (folder / "result.json").write_text(result.model_dump_json())
+
+        tune._clean_up(SimpleNamespace(folder=tmp_path), ledger)
+
+        assert len(ledger.launches) == (0 if seen else 1)

@@ -12,8 +12,9 @@ from ..records import Launch, Measurement, Outcome, Request, ResultFile
 from ..trial.paths import LaunchPaths, launch_paths
 from .entries import Intent
 
-Conclude: TypeAlias = Callable[[Request, Measurement, LaunchPaths], Outcome]
-"""Turns a result into an outcome, as the runner would have: evidence from NCCL's log, checks of what the ranks saw."""
+Conclude: TypeAlias = Callable[[Request, Measurement, LaunchPaths], Outcome | None]
+"""Turns a result into an outcome, as the runner would have: evidence from NCCL's log, checks of what the ranks saw.
+``None`` where the runner would not have taken it."""
 
 
 def orphans(
@@ -21,8 +22,8 @@ def orphans(
 ) -> list[Launch]:
     """Return a launch for every intent that has a complete, good result on disk and no launch.
 
-    A result that says ``failed`` is left alone: without the launcher's end it cannot be said whose fault it was, so
-    its candidate is launched again.
+    A result that says ``failed``, or that ``conclude`` refuses, is left alone: without the launcher's end it cannot be
+    said whose fault it was, so its candidate is launched again.
 
     Args:
         folder: The study folder.
@@ -50,8 +51,10 @@ def _read(folder: Path, intent: Intent, conclude: Conclude | None) -> Launch | N
         return None
     if result.status != "ok" or result.measurement is None:
         return None
-    outcome: Outcome = result.measurement
+    outcome: Outcome | None = result.measurement
     if conclude is not None:
         outcome = conclude(request, result.measurement, paths)
+    if outcome is None:
+        return None
     wall_s = max(0.0, (ended - datetime.fromisoformat(intent.started_at)).total_seconds())
     return Launch(**dict(intent), wall_s=wall_s, outcome=outcome)

@@ -11,7 +11,8 @@ from typing import Protocol
 
 from ..errors import EnvironmentFault, StudyError
 from ..records import DEFAULT, Candidate, Failure, Launch, Measurement, Outcome, Purpose, Reach, Request
-from ..trial import model_check
+from ..trial import model_check, runner
+from ..trial.paths import LaunchPaths
 from .entries import NEVER_AGAIN, Intent, NoiseFloor, Note, TrialEntry
 from .judgement import INFRASTRUCTURE_TRIES, Judgement, accuses_machine, judge
 from .ledger import Ledger
@@ -61,6 +62,23 @@ def held_against_default(outcome: Outcome, request: Request, launches: Iterable[
     if request.candidate.is_default or request.backend != "nccl":
         return outcome
     return model_check.judged(outcome, [each.outcome for each in launches if each.candidate.is_default])
+
+
+def take_over(ledger: Ledger) -> list[Launch]:
+    """Take over the complete results that a killed run left, as far as they would have counted had it lived on.
+
+    Args:
+        ledger: Of the study; gets the launches.
+
+    Raises:
+        StorageError: The ledger cannot be written.
+    """
+
+    def conclude(request: Request, _measurement: Measurement, _paths: LaunchPaths) -> Outcome | None:
+        outcome = runner.adopt(ledger.folder, request.launch_id)
+        return outcome and held_against_default(outcome, request, ledger.launches)
+
+    return ledger.adopt(conclude=conclude)
 
 
 class Observer(Protocol):
