@@ -264,9 +264,12 @@ def _folded(console: Console, text: str, set_in: int = 0) -> None:
     """Write a sentence folded between words, later lines set in: a terminal would cut words where its window ends."""
     lines = [text]
     if console.is_terminal:
+        # A number keeps its unit: a no-break space is none to textwrap.
+        kept = re.sub(r"(?<=\d) (?=(?:%|µs|ms|s|min|h|GB/s)(?!\w))", "\xa0", text)
         lines = textwrap.wrap(
-            text, max(40, console.width), subsequent_indent=" " * set_in, break_long_words=False, break_on_hyphens=False
+            kept, max(40, console.width), subsequent_indent=" " * set_in, break_long_words=False, break_on_hyphens=False
         )
+        lines = [line.replace("\xa0", " ") for line in lines]
     for line in lines:
         console.print(line, markup=False)
 

@@ -113,6 +113,16 @@ def test_the_last_lines_are_folded_between_words_as_well(plan):
     assert lines[1].startswith(" " * 10 + "word")
 
 
+def test_a_number_keeps_its_unit_where_a_line_ends(plan):
+    _, file = screen(plan, is_terminal=True)
+    for width in range(40, 60):
+        terminal._folded(
+            Console(file=file, force_terminal=True, width=width, soft_wrap=True, highlight=False),
+            "launches that differ by 0.11 % instead of 7 %, 12 ms a step, in about 13 min",
+        )
+    assert not any(line.lstrip().startswith(("%", "ms", "min")) for line in file.getvalue().splitlines())
+
+
 @pytest.mark.parametrize(
     ("needed", "next_one"),
     [
