@@ -141,6 +141,7 @@ def test_zeros_after_a_power_cut_are_a_torn_line(ledger: Ledger) -> None:
         (b"{broken", "line 3 is no JSON"),
         (b"[" * 100_000, "line 3 is no JSON"),
         (b"[1]", "line 3 is no JSON object"),
+        (b'{"record":"noise","noise":{"relative":Infinity,"medians":[1],"n":1}}', "line 3 is no JSON: Infinity"),
         (b'{"record":"dance"}', "line 3: unknown record 'dance'"),
         (b'{"record":["x"]}', "line 3: unknown record"),
         (b'{"record":"note","note":{"at":1}}', r"line 3: note\.at: "),

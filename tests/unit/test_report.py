@@ -4,6 +4,7 @@ import base64
 import hashlib
 import html.parser
 import json
+import os
 import re
 import statistics
 from pathlib import Path
@@ -296,8 +297,15 @@ def test_a_study_that_was_cut_off_in_its_rounds_shows_what_there_is(tmp_path):
         (lambda folder: (folder / "ledger.jsonl").write_text("{}\n"), LedgerError, "no study line"),
         (lambda folder: (folder / "ledger.jsonl").write_text(""), LedgerError, "is empty"),
         (lambda folder: [studies.create(folder / "runs" / name) for name in "ab"], StudyError, "holds 2 studies"),
+        (lambda folder: os.mkfifo(folder / "ledger.jsonl"), StorageError, "is no file"),
+        (
+            lambda folder: Ledger.create(folder, {"placement": {"nnodes": "two"}}),
+            LedgerError,
+            "placement.nnodes is none",
+        ),
+        (lambda folder: Ledger.create(folder, {"machine": ["gloo"]}), LedgerError, "plan.machine is none"),
     ],
-    ids=["empty", "absent", "no ledger", "empty ledger", "two"],
+    ids=["empty", "absent", "no ledger", "empty ledger", "two", "pipe", "no count", "no machine"],
 )
 def test_what_is_no_study_is_one_clear_line(make, error, message, tmp_path, capsys):
     folder = tmp_path / "folder"

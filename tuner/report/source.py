@@ -6,13 +6,15 @@ import logging
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..errors import ProfileError, StudyError
+from ..errors import LedgerError, ProfileError, StudyError
 from ..study.ledger import FILE, Ledger
 from ..verdict.profile import PROFILE_FILE, Profile
 from ..verdict.reading import profile_file, read_profile
 
 _log = logging.getLogger(__name__)
 _SHOWN = 5
+_PARTS = ("workload", "space", "machine", "placement", "inherited")
+_COUNTS = ("nnodes", "nproc_per_node", "emulated_nodes")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,8 +55,19 @@ def find(path: Path) -> Source:
     """
     folder = _study_folder(path)
     with Ledger.open(folder) as ledger:
+        _check_plan(ledger)
         file, profile = _profile_of(folder)
         return Source(ledger=ledger, profile=profile, profile_file=file)
+
+
+def _check_plan(ledger: Ledger) -> None:
+    """Refuse a plan whose parts cannot be read: a ledger takes its first line's plan as it stands."""
+    wrong = [name for name in _PARTS if not isinstance(ledger.plan.get(name, {}), dict)]
+    if not wrong:
+        placement = ledger.plan.get("placement", {})
+        wrong = [f"placement.{name}" for name in _COUNTS if not isinstance(placement.get(name, 0), int)]
+    if wrong:
+        raise LedgerError(f"{ledger.path} line 1: plan.{wrong[0]} is none", "restore the file, or give another study")
 
 
 def _study_folder(path: Path) -> Path:

@@ -114,6 +114,8 @@ class Ledger:
         """
         path = folder / FILE
         try:
+            if path.exists() and not path.is_file():
+                raise StorageError(f"{path} is no file", "check --out and --study")  # a pipe would be waited for
             content = path.read_bytes()
         except OSError as error:
             raise StorageError(f"cannot read {path}: {error.strerror}", "check --out and --study") from error
@@ -309,7 +311,7 @@ def _split(content: bytes) -> tuple[bytes, bytes]:
 
 def _object(path: Path, number: int, line: bytes) -> dict[str, Any]:
     try:
-        content = json.loads(line)
+        content = json.loads(line, parse_constant=_no_number)
     except (ValueError, RecursionError) as error:
         raise LedgerError(
             f"{path} line {number} is no JSON: {error}", "restore the file from a copy, or take another --study"
@@ -317,6 +319,10 @@ def _object(path: Path, number: int, line: bytes) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise LedgerError(f"{path} line {number} is no JSON object", "restore the file, or take another --study")
     return content
+
+
+def _no_number(word: str) -> None:
+    raise ValueError(f"{word} is no number of JSON")
 
 
 def _head(path: Path, line: bytes) -> dict[str, Any]:
