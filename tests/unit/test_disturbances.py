@@ -74,6 +74,34 @@ def test_gpus_that_cannot_be_watched_are_not_known_and_no_error(tmp_path, gpus):
     assert "GPUs" in seen.result.unknown
 
 
+def test_a_driver_that_never_answers_holds_no_launch_up_and_is_not_asked_again(tmp_path, monkeypatch):
+    """As after a GPU fell off its bus, which is when launches hang and have to be ended."""
+    monkeypatch.setattr(disturbances, "_HUNG_S", 0.05)
+    answer, asked = threading.Event(), threading.Event()
+
+    class Hung(FakeGpus):
+        def states(self):
+            if threading.current_thread() is not threading.main_thread():
+                asked.set()
+                answer.wait(30)
+            return super().states()
+
+    gpus = Hung()
+    watching = watch(tmp_path, gpus)
+    try:
+        with watching.over(gpus=1) as seen:
+            assert asked.wait(10)
+        assert not answer.is_set()
+        assert "GPUs" in seen.result.unknown
+        count = gpus.count
+        with watching.over(gpus=1) as seen:
+            pass
+        assert "GPUs" in seen.result.unknown
+        assert gpus.count == count
+    finally:
+        answer.set()
+
+
 def test_a_watch_ends_with_a_launch_that_raises(tmp_path):
     with pytest.raises(KeyboardInterrupt), watch(tmp_path, FakeGpus()).over(gpus=1):
         raise KeyboardInterrupt

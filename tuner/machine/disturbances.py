@@ -27,6 +27,7 @@ _T = TypeVar("_T")
 EVERY_S = 1.0
 """Time between two samples of the GPUs."""
 _FIRST_S = 0.3  # before any rank can have touched a GPU
+_HUNG_S = 20.0  # a GPU that fell off its bus lets the driver's answer come never
 _NO_GPUS = GpuUse(unknown=("GPUs",))
 
 
@@ -73,6 +74,9 @@ class Watch:
             yield seen
         finally:
             gpu = sampler.finish() if sampler else GpuUse()
+            if gpu is None:
+                _log.warning("the GPUs' driver does not answer; who else uses them is not watched any more")
+                self._found[gpus], gpu = None, _NO_GPUS
         after = _quietly(lambda: host_use.read_host(self._root))
         host = None
         if before and after:
@@ -99,13 +103,15 @@ class _Sampler:
             self._take(gpus)
             self._thread.start()
 
-    def finish(self) -> GpuUse:
-        """Take the last sample and judge them all."""
+    def finish(self) -> GpuUse | None:
+        """Take the last sample and judge them all; ``None`` where the driver does not answer any more."""
         gpus = self._gpus
         if gpus is None:
             return _NO_GPUS
         self._over.set()
-        self._thread.join()
+        self._thread.join(_HUNG_S)
+        if self._thread.is_alive():
+            return None
         self._take(gpus)
         busy = lambda index, pid: gpus.busy(index, pid, self._started_unix)  # noqa: E731
         return _quietly(lambda: gpu_use.judge(self._samples, busy)) or _NO_GPUS
