@@ -86,7 +86,11 @@ class Screen:
         placement = plan.placement
         where = f"{placement.world_size} ranks on {placement.nnodes} node{'s' * (placement.nnodes != 1)}"
         if placement.emulated_nodes:
-            where += f", {placement.emulated_nodes} NCCL nodes emulated over loopback: for study, not for production"
+            where += (
+                f", {placement.emulated_nodes} NCCL nodes emulated over loopback: for study, not for production"
+                if plan.backend == "nccl"
+                else f"; --emulate-nodes {placement.emulated_nodes} changes nothing here, where there is no NCCL"
+            )
         options = " ".join(f"{name}={_option(value)}" for name, value in plan.workload_options.items())
         about = "; ".join(part for part in (plan.workload.summary, options) if part)
         self._say(f"workload {plan.workload.name} ({about}), {where}")
@@ -175,6 +179,8 @@ class Screen:
                 self._say(f"  {outcome.advice}")
         elif launch.purpose in ("evidence", "batch"):
             return  # a short launch that is timed for nobody; what a batch size came to is said by who asked for it
+        elif launch.purpose == "confirm":  # held against the default beside it, not against that of the noise floor
+            self._say(f"{launch.launch_id} {launch.candidate}: {format_us(outcome.median_us)}")
         elif launch.purpose != "search":
             self._say(f"{launch.launch_id} {launch.candidate}: {self._with_gain(launch.candidate, outcome.median_us)}")
         if isinstance(outcome, Measurement):

@@ -24,7 +24,7 @@ from typing import Protocol
 
 from . import __version__
 from . import batch as batches
-from .errors import HostBound, Interrupted, ProfileError, StorageError, StudyError, StudyMismatch
+from .errors import HostBound, Interrupted, ProfileError, StorageError, StudyError, StudyMismatch, UsageError
 from .plan import Plan
 from .records import DEFAULT, Candidate, Evidence, Measurement, Purpose, Reach, Request, Space, Verdict
 from .report import page
@@ -110,6 +110,7 @@ def run(plan: Plan, watcher: Watcher, stop: Callable[[], bool], launcher: campai
         Interrupted: ``stop`` said so; everything measured is kept.
         NccltuneError: See ``errors``.
     """
+    _check_that_there_is_something(plan)
     with ExitStack() as stack:
         stack.enter_context(lock.hold(plan.folder, _gpu_uuids(plan), plan.environ))
         ledger = stack.enter_context(_open(plan))
@@ -172,7 +173,9 @@ def _stages(
         study_name=plan.study,
         history=ledger.trials,
     )
-    campaign.search(search, campaigns.Budget(trials=plan.trials, seconds=plan.budget_s))
+    # Of a limit that nobody asked for the noise floor must not take everything: on a slow machine it takes minutes.
+    least = 2 if plan.options.budget_s is None else 0
+    campaign.search(search, campaigns.Budget(trials=plan.trials, seconds=plan.budget_s, least=least))
 
     verdict = finals.run(
         ledger,
@@ -246,6 +249,16 @@ def _tracked(tracker: tracking.Tracker | None) -> Iterator[None]:
 
 
 # ---- before the first launch
+
+
+def _check_that_there_is_something(plan: Plan) -> None:
+    """Refuse a space that the user named and that has nothing for this machine; of ``auto`` that is an answer."""
+    if plan.options.space == "auto" or any(len(dimension.values) > 1 for dimension in plan.space.dimensions):
+        return
+    raise UsageError(
+        f"the space {plan.space.name} leaves nothing but the default on this machine, so there is nothing to tune",
+        f"'nccltune knobs --space {plan.options.space}' says why; --space auto takes one that fits",
+    )
 
 
 def _open(plan: Plan) -> Ledger:

@@ -2,6 +2,7 @@
 
 import json
 import os
+from dataclasses import replace
 
 import pytest
 import yaml
@@ -117,10 +118,28 @@ def test_on_a_cpu_machine_slow_launches_leave_time_for_few_rounds(make_plan, mon
     assert (verdict.round_launches, verdict.word) == (launched, word)
 
 
-def test_a_space_without_a_candidate_keeps_the_default(make_plan, space):
+def test_a_named_space_without_a_candidate_is_refused_before_a_launch(make_plan, space):
     space.write_text(SPACE.replace("[null, 2, 3]", "[null]"))
-    verdict = run(make_plan(), FakeRunner()).verdict
+    runner = FakeRunner()
+    with pytest.raises(UsageError, match="leaves nothing but the default"):
+        run(make_plan(), runner)
+    assert runner.requests == []
+
+
+def test_where_nothing_can_be_tuned_the_default_is_kept(make_plan, space):
+    space.write_text(SPACE.replace("[null, 2, 3]", "[null]"))
+    plan = make_plan()
+    verdict = run(replace(plan, options=replace(plan.options, space="auto")), FakeRunner()).verdict
     assert verdict.word == "keep-default"
+
+
+def test_a_limit_that_nobody_asked_for_lets_one_candidate_through(make_plan):
+    plan = replace(make_plan(), budget_s=1e-9)
+    assert plan.options.budget_s is None
+    runner = FakeRunner()
+    run(plan, runner)
+    searched = [asked for asked in runner.requests if asked.launch_id.endswith("search")]
+    assert len(searched) == 1
 
 
 def test_a_budget_that_ends_before_the_first_candidate_gives_no_verdict(make_plan):

@@ -59,9 +59,14 @@ class Disturbed(Record):
     worst_launch: str = ""
 
     @property
-    def sentence(self) -> str:
-        """The same in words; empty where nothing was seen."""
+    def counted(self) -> str:
+        """The counts in words; empty where nothing was seen."""
         if not self.disturbed:
             return ""
         deciding = f", {self.deciding_disturbed} of {self.deciding} in the fresh rounds" if self.deciding else ""
-        return f"{self.disturbed} of {self.watched} launches{deciding}; the worst: {self.worst} ({self.worst_launch})"
+        return f"{self.disturbed} of {self.watched} launches{deciding}"
+
+    @property
+    def sentence(self) -> str:
+        """The counts and the worst in words; empty where nothing was seen."""
+        return f"{self.counted}; the worst: {self.worst} ({self.worst_launch})" if self.disturbed else ""

@@ -135,10 +135,12 @@ class Budget:
     Attributes:
         trials: Trials that cost a launch.
         seconds: Wall time of launches; ``None`` for no limit.
+        least: Trials that are launched however long it takes, the default's own included.
     """
 
     trials: int
     seconds: float | None = None
+    least: int = 0
 
 
 class Campaign:
@@ -293,8 +295,9 @@ class Campaign:
     def _spent(self, search: Search, budget: Budget) -> bool:
         if search.spent >= budget.trials:
             return True
-        used = sum(launch.wall_s for launch in self._ledger.launches)
-        return budget.seconds is not None and used >= budget.seconds
+        if budget.seconds is None or search.spent < budget.least:
+            return False
+        return sum(launch.wall_s for launch in self._ledger.launches) >= budget.seconds
 
     def _unfinished(self, search: Search) -> Proposal | None:
         """Return the trial whose launches are in the ledger without a judgement, after a kill."""

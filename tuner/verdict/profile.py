@@ -234,8 +234,8 @@ def _number_lines(numbers: Numbers) -> list[str]:
         lines.append(f"# the study is paid back after {numbers.pays_after_steps} steps")
     if numbers.noise_floor is not None:
         lines.append(f"# noise floor {format_percent(numbers.noise_floor)}, {numbers.launches} launches")
-    if numbers.disturbed is not None and numbers.disturbed.sentence:
-        lines.append(f"# disturbed: {numbers.disturbed.sentence}")
+    if numbers.disturbed is not None and numbers.disturbed.counted:  # who it was is nobody's business in an image
+        lines.append(f"# disturbed: {numbers.disturbed.counted}")
     return lines
 
 
