@@ -431,7 +431,7 @@ def test_mirrors_are_named_where_they_are(tmp_path):
     for name in ("mlflow.db", "optuna.db"):
         (folder / name).touch()
     told = [command for _, command in content.gather(source.find(folder)).commands]
-    assert f"mlflow ui --backend-store-uri sqlite:///{folder}/mlflow.db" in told
+    assert f"mlflow ui --workers 1 --backend-store-uri sqlite:///{folder}/mlflow.db" in told
     assert f"optuna-dashboard sqlite:///{folder}/optuna.db" in told
 
 
