@@ -78,7 +78,8 @@ def commands(source: Source) -> tuple[tuple[str, str], ...]:
     folder = source.folder
     found.append(("write this page again", f"nccltune report {shlex.quote(str(folder))}"))
     if (folder / _MLFLOW).exists():
-        found.append(("see the launches in MLflow", f"mlflow ui --workers 1 --backend-store-uri {_sqlite(folder / _MLFLOW)}"))
+        store = _sqlite(folder / _MLFLOW)
+        found.append(("see the launches in MLflow", f"mlflow ui --workers 1 --backend-store-uri {store}"))
     if (folder / _OPTUNA).exists():
         found.append(("see the search in Optuna's dashboard", f"optuna-dashboard {_sqlite(folder / _OPTUNA)}"))
     return tuple(found)
