@@ -7,7 +7,9 @@ tests' folders are no packages): write ``from fakes import FakeRunner, request``
 from __future__ import annotations
 
 import random
+import threading
 from collections.abc import Callable, Iterable, Mapping
+from datetime import timedelta
 from typing import Any
 
 from nccltune.errors import Interrupted
@@ -132,3 +134,33 @@ def measurement(request: Request, times_us: Iterable[float] = (1000.0, 1001.0, 9
 def failure(name: str = "hang_timeout", blame: str = "candidate", **fields: Any) -> Failure:
     """A failure without a launch."""
     return Failure(**{"name": name, "blame": blame, "message": "it hung", **fields})
+
+
+class MemoryStore:
+    """As much of a torch store as is used."""
+
+    def __init__(self) -> None:
+        self._values: dict[str, bytes] = {}
+        self._changed = threading.Condition()
+        self._gone = False
+
+    def set(self, key: str, value: str) -> None:
+        with self._changed:
+            self._values[key] = value.encode()
+            self._changed.notify_all()
+
+    def get(self, key: str) -> bytes:
+        return self._values[key]
+
+    def wait(self, keys: list[str], timeout: timedelta) -> None:
+        with self._changed:
+            there = lambda: all(key in self._values for key in keys)  # noqa: E731
+            self._changed.wait_for(lambda: there() or self._gone, timeout.total_seconds())
+            if not there():
+                raise RuntimeError("wait timeout")
+
+    def leave(self) -> None:
+        """A rank has ended: who waits for it would wait in vain."""
+        with self._changed:
+            self._gone = True
+            self._changed.notify_all()

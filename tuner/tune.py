@@ -110,7 +110,7 @@ def run(plan: Plan, watcher: Watcher, stop: Callable[[], bool], launcher: campai
         Interrupted: ``stop`` said so; everything measured is kept.
         NccltuneError: See ``errors``.
     """
-    _check_that_there_is_something(plan)
+    _refuse_empty_space(plan)
     with ExitStack() as stack:
         stack.enter_context(lock.hold(plan.folder, _gpu_uuids(plan), plan.environ))
         ledger = stack.enter_context(_open(plan))
@@ -251,7 +251,7 @@ def _tracked(tracker: tracking.Tracker | None) -> Iterator[None]:
 # ---- before the first launch
 
 
-def _check_that_there_is_something(plan: Plan) -> None:
+def _refuse_empty_space(plan: Plan) -> None:
     """Refuse a space that the user named and that has nothing for this machine; of ``auto`` that is an answer."""
     if plan.options.space == "auto" or any(len(dimension.values) > 1 for dimension in plan.space.dimensions):
         return

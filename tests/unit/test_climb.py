@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from fakes import MemoryStore
 
 from nccltune import records
 from nccltune.workloads import climb, harness
@@ -25,36 +25,6 @@ from nccltune.workloads.workload import Context
 CPU = torch.device("cpu")
 IDLE = {32: 0.4, 64: 0.2, 128: 0.02}
 TOTAL = 1 << 30
-
-
-class MemoryStore:
-    """As much of a torch store as is used."""
-
-    def __init__(self) -> None:
-        self._values: dict[str, bytes] = {}
-        self._changed = threading.Condition()
-        self._gone = False
-
-    def set(self, key: str, value: str) -> None:
-        with self._changed:
-            self._values[key] = value.encode()
-            self._changed.notify_all()
-
-    def get(self, key: str) -> bytes:
-        return self._values[key]
-
-    def wait(self, keys: list[str], timeout: timedelta) -> None:
-        with self._changed:
-            there = lambda: all(key in self._values for key in keys)  # noqa: E731
-            self._changed.wait_for(lambda: there() or self._gone, timeout.total_seconds())
-            if not there():
-                raise RuntimeError("wait timeout")
-
-    def leave(self) -> None:
-        """A rank has ended: who waits for it would wait in vain."""
-        with self._changed:
-            self._gone = True
-            self._changed.notify_all()
 
 
 class Ladders:

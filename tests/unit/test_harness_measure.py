@@ -5,10 +5,10 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import timedelta
 from typing import Any
 
 import pytest
+from fakes import MemoryStore
 
 from nccltune.workloads import stopping
 from nccltune.workloads.clock import Block, HostClock
@@ -16,27 +16,6 @@ from nccltune.workloads.control import Control, RankSilent
 from nccltune.workloads.failure import WorkloadError
 from nccltune.workloads.measure import Measure, Timed, WarmUp, slowest
 from nccltune.workloads.request import Limits, Steps
-
-
-class MemoryStore:
-    """As much of a torch store as is used."""
-
-    def __init__(self) -> None:
-        self._values: dict[str, bytes] = {}
-        self._changed = threading.Condition()
-
-    def set(self, key: str, value: str) -> None:
-        with self._changed:
-            self._values[key] = value.encode()
-            self._changed.notify_all()
-
-    def get(self, key: str) -> bytes:
-        return self._values[key]
-
-    def wait(self, keys: list[str], timeout: timedelta) -> None:
-        with self._changed:
-            if not self._changed.wait_for(lambda: all(key in self._values for key in keys), timeout.total_seconds()):
-                raise RuntimeError("wait timeout")
 
 
 @dataclass

@@ -10,13 +10,13 @@ import threading
 import time
 from collections import namedtuple
 from collections.abc import Callable
-from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from fakes import MemoryStore
 from torch import nn
 
 from nccltune import cli
@@ -358,27 +358,6 @@ def test_a_script_without_steps_is_finished_at_once():
     steps.finish()
     assert found == []
     assert steps.reported == 0
-
-
-class MemoryStore:
-    """As much of a torch store as is used."""
-
-    def __init__(self) -> None:
-        self._values: dict[str, bytes] = {}
-        self._changed = threading.Condition()
-
-    def set(self, key: str, value: str) -> None:
-        with self._changed:
-            self._values[key] = value.encode()
-            self._changed.notify_all()
-
-    def get(self, key: str) -> bytes:
-        return self._values[key]
-
-    def wait(self, keys: list[str], timeout: timedelta) -> None:
-        with self._changed:
-            if not self._changed.wait_for(lambda: all(key in self._values for key in keys), timeout.total_seconds()):
-                raise RuntimeError("wait timeout")
 
 
 def on_ranks(counts: list[int]) -> tuple[list[ScriptSteps], list[int | None]]:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from datetime import timedelta
 from typing import Any
 
 import pytest
 import torch
-from fakes import measurement, request
+from fakes import MemoryStore, measurement, request
 from torch import distributed
 
 from nccltune.records import Checks, FirstStep, Placement
@@ -44,27 +43,6 @@ def on_threads(world: int, act: Callable[[int], Any]) -> list[Any]:
         thread.join(60)
     assert not any(thread.is_alive() for thread in threads)
     return results
-
-
-class MemoryStore:
-    """As much of a torch store as is used."""
-
-    def __init__(self) -> None:
-        self._values: dict[str, bytes] = {}
-        self._changed = threading.Condition()
-
-    def set(self, key: str, value: str) -> None:
-        with self._changed:
-            self._values[key] = value.encode()
-            self._changed.notify_all()
-
-    def get(self, key: str) -> bytes:
-        return self._values[key]
-
-    def wait(self, keys: list[str], timeout: timedelta) -> None:
-        with self._changed:
-            if not self._changed.wait_for(lambda: all(key in self._values for key in keys), timeout.total_seconds()):
-                raise RuntimeError("wait timeout")
 
 
 class TestControl:
